@@ -32,10 +32,9 @@ app = command(
     "calib-serve compare old.csv new.csv -o report.html\n"
     "calib-serve compare scores.npz --study size --option sizes=50,500",
     details="DATA are scores with labels in two splits, for a comparison of methods; or two files, scores of "
-    "two models of the same samples, paired by a column id; or for shift a model's images and labels.\n\n"
+    "two models of the same samples, paired by a column id.\n\n"
     "Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature "
-    "could do), stability (whether numbers hold over folds, seeds and trainings), shift (what keeps up on "
-    "corrupted images).",
+    "could do).",
 )
 
 _SHOWN = {
@@ -56,7 +55,7 @@ class _Options:
 
     methods: tuple[str, ...] | None = None
     """Methods to compare, commas between; by default all, or those that the study is about."""
-    study: Literal["size", "optimum", "stability"] | None = None
+    study: Literal["size", "optimum"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)
     """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5, severities=1,3,5 or
@@ -94,7 +93,7 @@ def _compare(
     if options.study is not None:
         _show_study(_study(data, options, source, quiet=written.json), written)
         return 0
-    several = "are one file for methods, or two for two models; more are for --study stability"
+    several = "are one file for methods, or two for two models"
     check(len(data) <= 2, "data", several)
     check(not options.option, "option", "is for a study (--study)")
     if len(data) == 2:
@@ -182,13 +181,12 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
     runs: dict[str, Callable[..., Study]] = {
         "size": study.validation_size,
         "optimum": study.optimal_temperature,
-        "stability": study.stability,
     }
     name = str(options.study)
     run = runs[name]
     takes = inspect.signature(run).parameters
     own = {"seed": 0, **pairs(options.option, "--option")}
-    known = sorted({"seed", *takes} - {"cal", "test", "models", "methods", "progress"})
+    known = sorted({"seed", *takes} - {"cal", "test", "methods", "progress"})
     unknown = [key for key in own if key not in known]
     check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
@@ -196,8 +194,10 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
     CompareOptions(seed=own["seed"])  # refuses what is no seed
     own = {key: _like(value, takes[key].default) for key, value in own.items() if key in takes}
     own |= {} if options.methods is None else {"methods": options.methods}
-    check(name == "stability" or len(data) == 1, "data", f"must be one for {name}")
-    given = _samples(data, source, name)
+    check(len(data) == 1, "data", f"must be one for {name}")
+    given = [file_scores(data[0], source, split=split) for split in (source.fit_split, source.test_split)]
+    if any(part.groups is not None for part in given):
+        note(["a study takes every row alone, whatever group it is of"])
     with stages(name, quiet=quiet) as show:
         if "progress" in takes:
             own["progress"] = lambda done, total: show(name, done, total)
@@ -208,22 +208,6 @@ def _like(value: Any, default: Any) -> Any:
     """A value in the shape of its default: a sequence where the default is one."""
     several = isinstance(default, (tuple, list)) and not isinstance(value, list)
     return [value] if several else value
-
-
-def _samples(data: Sequence[str], source: _Source, name: str) -> tuple[Any, ...]:
-    """Read both splits of a file; for stability one training a file, of both splits together."""
-    from calib_serve.papers import in_logits
-
-    splits = (source.fit_split, source.test_split)
-    read = [[file_scores(path, source, split=split) for split in splits] for path in data]
-    if any(part.groups is not None for parts in read for part in parts):
-        note(["a study takes every row alone, whatever group it is of"])
-    if name != "stability":
-        return tuple(read[0])
-    import numpy as np
-
-    trainings = [[in_logits(part) for part in parts] for parts in read]
-    return ([tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in trainings],)
 
 
 def _show_study(study: "Study", written: _Written) -> None:

@@ -19,13 +19,12 @@ from calib_serve.core.options.fit import ModelFitOptions
 from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
-from calib_serve.fit.facts import measured_on_folds, remarked
+from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS, stratified
 from calib_serve.fit.from_scores import AUTO, calibrate, fit_samples, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
-from calib_serve.fit.measure import unmeasured, with_metrics
+from calib_serve.fit.measure import facts_of_probabilities, measured_on_folds, unmeasured, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
-from calib_serve.fit.output.held_out import facts_of_probabilities
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
@@ -56,7 +55,7 @@ _OURS = ("gamma", "penalty", "resolution", "normalisation")
 _PAPER = ("gamma", "penalty", "start", "normalisation", "input_range")
 MODEL_OPTIONS = {
     "neural-clamping": (*dict.fromkeys((*_OURS, *_PAPER)), "schedule"),
-    "neural-clamping-efficient": ("search", "grid", "input_range"),
+    "neural-clamping-efficient": ("grid", "input_range"),
     "masked-head": ("reading", "then"),
 }
 """The methods that need the model itself, and their options."""
@@ -115,7 +114,7 @@ def calibrate_model(
             ``cross_validate``, ``custom_ops``, ``device``, ``input_shape``, ``keep_rows``, ``last_linear``,
             ``mixed_precision``, ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``,
             ``weights``. Options of Neural Clamping: ``gamma``, ``grid``, ``input_range``, ``normalisation``,
-            ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of the masked head:
+            ``penalty``, ``resolution``, ``schedule``, ``start``. Options of the masked head:
             ``reading``, ``then``. Options of output methods, as of ``calibrate``: ``bins``, ``candidates``,
             ``class_weight``, ``folds``, ``grid``, ``keep_predictions``, ``of``, ``sample_weight``,
             ``smoothing``.

@@ -227,24 +227,6 @@ def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> T
     return _reduced(((p - target) ** 2).sum(dim=-1), reduction)
 
 
-def label_smoothing(
-    logits: Tensor, labels: Tensor, *, epsilon: float = 0.05, reduction: Reduction = "mean"
-) -> Tensor:
-    """Return cross-entropy against smoothed labels: LS (Szegedy 2016).
-
-    Args:
-        logits: (..., K).
-        labels: Class ids (...,).
-        epsilon: Share of a label that is spread over all K classes.
-        reduction: "mean", "sum" or "none".
-    """
-    if not 0 <= epsilon < 1:
-        raise InputError(f"epsilon must lie in [0, 1), got {epsilon}")
-    log_p = _log_probs(logits, labels)
-    # All K classes share epsilon, the label's own among them.
-    return _reduced(-(1 - epsilon) * _of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
-
-
 def entropy_regularised(
     logits: Tensor, labels: Tensor, *, strength: float = 0.1, reduction: Reduction = "mean"
 ) -> Tensor:

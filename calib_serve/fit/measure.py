@@ -1,36 +1,208 @@
-"""Metrics and a verdict of an artifact, before and after calibration, on held-out samples."""
+"""Results of held-out samples: losses and metrics of fits to folds, and what an artifact says of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import Floats
+from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
-from calib_serve.fit.facts import HeldOutFacts, measured, measured_on_folds
+from calib_serve.fit.facts import confusion_facts, tops_of
 from calib_serve.fit.folds import FOLDS, folds_of
 from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.held_out import facts_of_folds
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
+    CALIBRATE,
+    MORE,
     Estimate,
     Evaluation,
     LabelsEvaluation,
     Level,
     Moved,
+    Separation,
+    Tops,
     Verdict,
+    confidence_of_labels,
+    ece_interval,
     evaluate_label_probs,
     evaluate_probs,
     gain_of,
     judge_probs,
+    mean_interval,
 )
-from calib_serve.scores import ProbsView, sigmoid
+from calib_serve.scores import ProbsView, log_probs, sigmoid, softmax
+
+FoldFit = Callable[[int], Artifact]
+"""A fold -> the fit to all others."""
+
+_DRAWS = 100  # of an ECE's possible truths, of each
+_BINNED = ("ece", "noise_floor", "positive_ece", "positive_noise_floor", "refinement_auroc")
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """One candidate's held-out results per sample, each (n,); of labels means, and ``predicted`` is NaN."""
+
+    nll: Floats
+    brier: Floats
+    confidence: Floats
+    correct: Floats
+    predicted: Floats
+
+    @classmethod
+    def of(cls, probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
+        """Describe probabilities (n, K) against class ids (n,), or (n, L) against labels of 0 and 1."""
+        if labels.ndim > 1:
+            # Means over a sample's labels: samples, not labels, are independent.
+            confidence, right = confidence_of_labels(probs, labels)
+            true = np.where(labels == 1, probs, 1 - probs)
+            nll, brier = -log_probs(true), (1 - true) ** 2
+            terms = [np.asarray(x, np.float64).mean(axis=1) for x in (nll, brier, confidence, right)]
+            return cls(*[*terms, np.full(len(probs), np.nan)])
+        p_true, top = probs[np.arange(len(probs)), labels], probs.argmax(axis=1)
+        nll = -log_probs(p_true)  # finite where p_true is 0
+        brier = np.einsum("nk,nk->n", probs, probs) - 2 * p_true + 1
+        rows = np.stack([nll, brier, np.minimum(probs.max(axis=1), 1.0), top == labels, top])
+        return cls(*rows)
+
+    @property
+    def tops(self) -> Tops:
+        """The predicted classes with their confidences, and whether they are right."""
+        return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
+
+
+def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
+    """The results of each fold's ``fit`` on that fold, without holding all probabilities."""
+    out = np.empty((5, len(samples)))
+    for rows, probs in samples.held_out(fold, fit):
+        held = HeldOut.of(probs, samples.labels[rows])
+        out[:, rows] = list(vars(held).values())
+    return HeldOut(*out)
+
+
+def facts_of_folds(
+    fit: FoldFit,
+    samples: Samples,
+    fold: NDArray[np.intp],
+    class_names: Sequence[str],
+    *,
+    seed: int,
+) -> HeldOutFacts:
+    """Measure every sample under its fold's ``fit``."""
+    probs = np.empty((len(samples), samples.classes))
+    for rows, p in samples.held_out(fold, fit):
+        probs[rows] = p
+    as_probs = sigmoid if samples.is_multilabel else softmax
+    plain = np.concatenate([as_probs(z) for _, z in samples.chunks(np.float64)])
+    found = facts_of_probabilities(plain, probs, samples, class_names=class_names, seed=seed)
+    if samples.is_multilabel:
+        return found
+    tops = tops_of(len(samples), [(slice(None), probs)])
+    return found._replace(confusion=confusion_facts(samples, *tops, on="held-out folds"))
+
+
+def facts_of_probabilities(
+    before: Floats,
+    after: Floats,
+    samples: Samples,
+    *,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+) -> HeldOutFacts:
+    """Measure held-out probabilities (n, K), ``before`` and ``after`` calibration, of these samples."""
+    weight, groups, y = samples.weight, samples.groups, samples.labels
+    verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
+    if samples.is_multilabel:
+        how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "seed": seed}
+        plain, calibrated = (_facts(evaluate_label_probs(p, y, **how).estimates()) for p in (before, after))
+        return HeldOutFacts(plain, calibrated, verdict)
+    held = [HeldOut.of(p, y) for p in (before, after)]
+    plain, calibrated = (
+        _estimates(one, p, samples, seed) for one, p in zip(held, (before, after), strict=True)
+    )
+    moved = Moved.between(*(one.tops for one in held), weight=weight, groups=groups)
+    return HeldOutFacts(plain, calibrated, verdict, moved)
+
+
+def _facts(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: estimate.as_dict() for name, estimate in estimates.items()}
+
+
+def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dict[str, Any]:
+    means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
+    found = {
+        name: mean_interval(x, weight=samples.weight, groups=samples.groups) for name, x in means.items()
+    }
+    if samples.weight is None and samples.groups is None:
+        # Each of these is quick; evaluate_probs, which weights and groups need, computes far more.
+        found |= _binned("", held.confidence, held.correct, seed)
+        if samples.classes == 2:
+            positive = np.clip(probs[:, 1], 0, 1)
+            found |= _binned("positive_", positive, (samples.labels == 1).astype(float), seed)
+        found["refinement_auroc"] = Estimate(float(Separation.of(held.confidence, held.correct).auroc()))
+    else:
+        told = evaluate_probs(
+            probs,
+            samples.labels,
+            sample_weight=samples.weight,
+            groups=samples.groups,
+            replicates=_DRAWS,
+            seed=seed,
+        ).estimates()
+        found |= {name: told[name] for name in _BINNED if name in told}
+    return _facts(found)
+
+
+def _binned(prefix: str, p: Floats, came_true: Floats, seed: int) -> dict[str, Estimate]:
+    """Estimate the ECE of probabilities (n,), and what chance alone gives."""
+    bins = Bins.tally(p, came_true)
+    ece = ece_interval(bins, draws=_DRAWS, level=0.95, seed=seed)
+    return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}
+
+
+class HeldOutFacts(NamedTuple):
+    """Held-out results of calibration samples, each under a fit to the other folds.
+
+    Metrics ``before`` and ``after``, each its value, low and high; the ``verdict`` on what was held out; what
+    ``moved``, of labels None; the facts of its ``confusion``, where it was counted.
+    """
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    verdict: Verdict
+    moved: Moved | None = None
+    confusion: Mapping[str, Any] | None = None
+
+
+def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
+    """The artifact with the held-out results of ``samples`` calibration samples on ``folds``."""
+    whole = samples == artifact.data.get("samples", samples)
+    of = "" if whole else f"{samples:,} samples of "
+    return measured(artifact, found, on=f"{folds} folds of {of}the calibration set", samples=samples)
+
+
+def measured(artifact: Artifact, found: HeldOutFacts, *, on: str, samples: int) -> Artifact:
+    """The artifact with results of ``samples`` samples, which ``on`` names: metrics, verdict, what moved."""
+    verdict, moved = found.verdict, found.moved
+    told: dict[str, Any] = {
+        "measured_on": on,
+        "measured_samples": samples,
+        **({} if found.confusion is None else {"confusion": found.confusion}),
+        "verdict": verdict.level,
+        "verdict_says": verdict.headline,
+        # The advice to calibrate is pointless for an artifact that does.
+        "verdict_do": [MORE if artifact.steps and line == CALIBRATE else line for line in verdict.do],
+        **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
+    }
+    return replace(artifact, before=found.before, after=found.after, data={**artifact.data, **told})
 
 
 def with_metrics(

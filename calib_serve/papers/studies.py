@@ -1,7 +1,4 @@
-"""Studies: how many samples a calibration needs, the best temperature, and stability.
-
-Wang 2021, fig. 3 and section 5.1; Tang 2024, appendix G.
-"""
+"""Studies: how many samples a calibration needs, and the best that any temperature could do (Wang 2021)."""
 
 from __future__ import annotations
 
@@ -14,19 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins
-from calib_serve.core.errors import FitError, InputError
+from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
 from calib_serve.metrics import (
-    accuracy,
-    adaptive_ece,
     checked_logits,
-    classwise_ece,
     ece,
-    entropy,
     judge_probs,
-    nll,
     noise_floor,
-    welch,
 )
 from calib_serve.papers.result import Curve, Progress, Samples, Study, in_logits
 from calib_serve.scores import softmax
@@ -34,14 +25,6 @@ from calib_serve.scores import softmax
 _SIZES = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 _ENOUGH = 0.95  # of the gain that all samples bring
 _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
-_METRICS = {
-    "accuracy": accuracy,
-    "entropy": entropy,
-    "ece": ece,
-    "adaptive_ece": adaptive_ece,
-    "classwise_ece": classwise_ece,
-    "nll": nll,
-}
 
 
 def validation_size(
@@ -195,68 +178,3 @@ def _says_of_room(found: dict[str, float], optimum: Sequence[Any]) -> tuple[str,
             "a temperature alone cannot calibrate this model"
         )
     return tuple(says)
-
-
-def stability(
-    models: Sequence[Samples],
-    *,
-    methods: Sequence[str] = ("none", "temperature"),
-    folds: int = 5,
-    repeats: int = 1,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Study:
-    """Mean and standard deviation of every metric over folds of each model's samples.
-
-    Each fold is tested once, by a fit on the others. The two methods of least ECE are compared by Welch's
-    test, as the paper does; folds share samples, so its p-value is smaller than independent runs would give.
-
-    Args:
-        models: Logits and class ids of one training each.
-        methods: Names of the methods.
-        folds: Number of folds.
-        repeats: How often the samples are shuffled.
-        seed: Seed of the random draws.
-        progress: Called with how many steps are done, and of how many.
-    """
-    if folds < 2:
-        raise InputError(f"folds must be 2 or more, got {folds}")
-    runs: dict[str, list[list[float]]] = {method: [] for method in methods}
-    total, done = len(models) * repeats * folds * len(methods), 0
-    for number, (z, y) in enumerate(map(in_logits, models)):
-        for repeat in range(repeats):
-            rng = np.random.default_rng([seed, number, repeat])
-            for held in np.array_split(rng.permutation(len(y)), folds):
-                # Fitted on the others, so that no fold tests its own fit.
-                rest = np.setdiff1d(np.arange(len(y)), held)
-                for method in methods:
-                    probs = fit_by_name(method, z[rest], y[rest], seed=seed).of_logits(z[held])
-                    runs[method].append([measure(probs, y[held]) for measure in _METRICS.values()])
-                    done += 1
-                    if progress:
-                        progress(done, total)
-    values = {method: np.array(found) for method, found in runs.items()}
-    return Study(
-        title=f"Mean and standard deviation over {len(models) * repeats * folds} runs",
-        header=("method", "metric", "mean", "standard deviation"),
-        rows=tuple(row for method in methods for row in _rows(method, values[method])),
-        says=_compare(values),
-    )
-
-
-def _rows(method: str, values: NDArray[np.float64]) -> list[tuple[str | float, ...]]:
-    means, spreads = values.mean(axis=0).tolist(), values.std(axis=0, ddof=1).tolist()
-    return [(method, *row) for row in zip(_METRICS, means, spreads, strict=True)]
-
-
-def _compare(values: dict[str, NDArray[np.float64]]) -> tuple[str, ...]:
-    column = list(_METRICS).index("ece")
-    ranked = sorted(values, key=lambda method: float(values[method][:, column].mean()))
-    if len(ranked) < 2:
-        return ()
-    best, second = ranked[:2]
-    change = welch(values[second][:, column], values[best][:, column])
-    return (
-        f"best by ece: {best}, then {second}; difference {change.difference}, "
-        f"Welch's p = {change.p:.2g} over runs that share samples",
-    )

@@ -73,7 +73,7 @@ LINES = [
     ("compare s.npz --train-split train", "--train-split"),
     ("compare s.npz --study optimum --methods vector", "--methods"),
     ("compare s.npz --study size --groups patients", "--groups"),
-    ("compare s.npz --study stability --option models=2", "models"),
+    ("compare s.npz --study size --option cal=2", "cal"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
     ("audit p --labels l --engine postgres://a@b/c --temporary .", "--temporary"),
     (f"{AROUND} --untried --probe p.jpg", "--probe"),

@@ -7,7 +7,7 @@ import pytest
 
 from calib_serve import calibrate, judge
 from calib_serve.metrics import ece
-from calib_serve.papers import optimal_temperature, stability, validation_size
+from calib_serve.papers import optimal_temperature, validation_size
 from calib_serve.papers.studies import ece_by_temperature
 from calib_serve.scores import softmax
 
@@ -36,16 +36,6 @@ def test_the_optimum_is_found_and_nothing_fitted_beats_it() -> None:
     assert found["best for test"][2] == min(row[2] for row in study.rows)
     assert found["none"][2] == pytest.approx(ece(softmax(TEST[0]), TEST[1]))
     assert min(study.curves[0].y) == pytest.approx(found["best for test"][2], abs=0.01)
-
-
-def test_stability_tests_every_sample_once_and_compares_by_welch() -> None:
-    study = stability([CAL], folds=5)
-    found = {(row[0], row[1]): row[2:] for row in study.rows}
-    whole = (CAL[0].argmax(1) == CAL[1]).mean()
-    assert found["none", "accuracy"][0] == pytest.approx(whole)
-    assert found["temperature", "accuracy"][0] == pytest.approx(whole)
-    assert found["temperature", "ece"][0] < found["none", "ece"][0]
-    assert study.says[0].startswith("best by ece: temperature, then none")
 
 
 def test_the_size_study_asks_for_as_many_test_samples_as_the_verdict() -> None:

@@ -341,27 +341,21 @@ class ArchiveFitKeywords(SeededKeywords, ArchiveKeywords, FitMethodKeywords, tot
     prior: Any
 
 
-class ModelFitKeywords(SeededKeywords, total=False):
+class ModelFitKeywords(SeededKeywords, FitMethodKeywords, total=False):
     batch_size: int
-    bins: int
-    candidates: Sequence[str] | None
     checkpoints: str | Path | None
     class_names: Sequence[str]
     class_weight: Any
     cross_validate: bool
     custom_ops: str | Path | None
     device: str | None
-    folds: int
     gamma: Literal["paper"] | float | Sequence[float]
-    grid: Literal["fine", "medium", "coarse"] | ArrayLike | None
     input_range: tuple[float, float] | None
     input_shape: Any
-    keep_predictions: bool
     keep_rows: bool
     last_linear: str | None
     mixed_precision: bool
     normalisation: tuple[ArrayLike, ArrayLike] | None
-    of: Literal["top", "each"] | None
     output_name: str | None
     outputs: Any
     penalty: Literal["tenth"] | float
@@ -371,8 +365,6 @@ class ModelFitKeywords(SeededKeywords, total=False):
     resolution: Literal["auto"] | int | Sequence[int | None] | None
     sample_weight: Any
     schedule: Literal["ours", "paper"]
-    search: Literal["nll", "ece"]
-    smoothing: float
     start: Literal["random", "data"]
     then: str | None
     train: Any

@@ -31,8 +31,7 @@ from calib_serve.fit.clamping.objective import (
     clamped,
     unit_of_delta,
 )
-from calib_serve.fit.facts import measured_on_folds
-from calib_serve.fit.output.held_out import facts_of_probabilities
+from calib_serve.fit.measure import facts_of_probabilities, measured_on_folds
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import log_softmax, softmax

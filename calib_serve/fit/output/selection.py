@@ -21,17 +21,18 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.fit.facts import measured_on_folds, with_selection
+from calib_serve.fit.facts import with_selection
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.averaged import Averaged, fit_structured_average
-from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
-from calib_serve.fit.output.held_out import (
+from calib_serve.fit.measure import (
     FoldFit,
     HeldOut,
     facts_of_folds,
+    measured_on_folds,
     over_folds,
 )
+from calib_serve.fit.measured import MEASURED
+from calib_serve.fit.output.averaged import Averaged, fit_structured_average
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples

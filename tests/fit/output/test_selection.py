@@ -12,9 +12,9 @@ import pytest
 from calib_serve.artifact import LogitMap, Score
 from calib_serve.fit.facts import fit_none
 from calib_serve.fit.folds import folds_of
+from calib_serve.fit.measure import HeldOut
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output import candidates, selection
-from calib_serve.fit.output.held_out import HeldOut
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll

@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused() -> None:
         calibrate(P, method="batch", outputs="probabilities", by={"site": ["a", "b"] * 250})
     with pytest.raises(InputError, match="not of labels"):
         calibrate(P, method="batch", outputs="label_probabilities")
-    with pytest.raises(InputError, match="no option lam"):
+    with pytest.raises(InputError, match="no option bins"):
         calibrate(UNKNOWN, method="batch", bins=5)
 
 
