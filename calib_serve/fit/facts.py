@@ -131,20 +131,19 @@ def complete(
         method=method,
         classes=samples.classes,
         fit=FitRecord(fit),
-        data={
-            "samples": len(samples),
-            # A fold's artifact is temporary: only whole files get a fingerprint.
-            **({} if samples.part else {"sha256": data_fingerprint(samples.logits, samples.labels)}),
-            "weighted": samples.weight is not None,
-            **_shares(samples),
-            **(data or {}),
-        },
         model=model or ModelFacts(outputs=samples.outputs),
         class_names=tuple(class_names),
-        versions=versions(*packages),
     )
+    if samples.part:  # a fold's artifact is temporary: its probabilities are all that is asked for
+        return artifact
+    told: dict[str, Any] = {
+        "samples": len(samples),
+        "sha256": data_fingerprint(samples.logits, samples.labels),
+        "weighted": samples.weight is not None,
+        **_shares(samples),
+        **(data or {}),
+    }
     bins, predicted = reference or (Bins.zeros(), np.zeros(samples.classes, np.intp))
-    told: dict[str, Any] = {}
     parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())
     if reference is None and artifact.is_multilabel:
         for part, probs in parts:
@@ -154,19 +153,19 @@ def complete(
         top, confidence = tops_of(len(samples), parts)
         bins = Bins.tally(confidence, top == samples.labels)
         predicted = np.bincount(top, minlength=samples.classes)
-        if not samples.part:
-            told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
+        told["confusion"] = confusion_facts(samples, top, confidence, on="calibration set")
     few, examples = samples.classes <= 10_000, None  # of more, a manifest holds no counts
     kept = Examples.rows(len(samples), samples.classes)
-    if len(kept) and not samples.part:  # a fold's artifact is temporary
+    if len(kept):
         logits = np.asarray(samples.logits[kept if samples.rows is None else samples.rows[kept]], np.float64)
         examples = Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
     return replace(
         artifact,
-        data={**artifact.data, **told},
+        data=told,
         reference=bins,
         reference_classes=predicted.tolist() if few else (),
         examples=examples,
+        versions=versions(*packages),
     )
 
 
@@ -177,7 +176,7 @@ def fit_none(samples: Samples) -> Artifact:
 
 def _shares(samples: Samples) -> dict[str, Any]:
     """The class shares of the samples, weighted as in the fit: those that fitted probabilities hold for."""
-    if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.part:
+    if samples.labels.ndim > 1 or samples.classes > _SHARES:
         return {}
     mass = np.bincount(samples.labels, weights=samples.weight, minlength=samples.classes)
     if samples.classes > 2:

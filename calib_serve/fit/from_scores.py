@@ -20,7 +20,7 @@ from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
-from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, options_of, own_options
+from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, fitter_of, own_options
 from calib_serve.fit.output.offset import UNLABELLED, fit_unlabelled
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
@@ -218,7 +218,6 @@ def fit_samples(
             # That one map for all changes nothing says nothing of one for each.
             method, options = common.method if common.method != "none" else can[0], {}
     elif by is None:
-        check_options(method, options, options_of(method, multilabel))
         if shares is not None:
             check_correctable([method], samples.classes, options.get("of"))
         if progress:
@@ -227,10 +226,13 @@ def fit_samples(
         check_options(f"{method} by {by}", options, [])
 
     # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
+    if by is None:
+        of_part = fitter_of(method, options, multilabel, seed=seed)
+    else:
+        of_part = partial(fit_by_source, method, by=by)
+
     def fit(part: Samples) -> Artifact:
-        if by is not None:
-            return unseen.fitted(part, lambda s: fit_by_source(method, s, by))
-        return unseen.fitted(part, partial(fit_by_name, method, seed=seed, **options))
+        return unseen.fitted(part, of_part)
 
     artifact = fit(samples) if chosen is None else chosen
     if common is not None:

@@ -122,7 +122,7 @@ def facts_of_probabilities(
     verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
     if samples.is_multilabel:
         how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "seed": seed}
-        plain, calibrated = (_facts(evaluate_label_probs(p, y, **how).estimates()) for p in (before, after))
+        plain, calibrated = (evaluate_label_probs(p, y, **how).estimates() for p in (before, after))
         return HeldOutFacts(plain, calibrated, verdict)
     held = [HeldOut.of(p, y) for p in (before, after)]
     plain, calibrated = (
@@ -132,11 +132,7 @@ def facts_of_probabilities(
     return HeldOutFacts(plain, calibrated, verdict, moved)
 
 
-def _facts(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: estimate.as_dict() for name, estimate in estimates.items()}
-
-
-def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dict[str, Any]:
+def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dict[str, Estimate]:
     means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
     found = {
         name: mean_interval(x, weight=samples.weight, groups=samples.groups) for name, x in means.items()
@@ -158,7 +154,7 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dic
             seed=seed,
         ).estimates()
         found |= {name: told[name] for name in _BINNED if name in told}
-    return _facts(found)
+    return found
 
 
 def _binned(prefix: str, p: Floats, came_true: Floats, seed: int) -> dict[str, Estimate]:
@@ -171,12 +167,12 @@ def _binned(prefix: str, p: Floats, came_true: Floats, seed: int) -> dict[str, E
 class HeldOutFacts(NamedTuple):
     """Held-out results of calibration samples, each under a fit to the other folds.
 
-    Metrics ``before`` and ``after``, each its value, low and high; the ``verdict`` on what was held out; what
+    Metrics ``before`` and ``after``; the ``verdict`` on what was held out; what
     ``moved``, of labels None; the facts of its ``confusion``, where it was counted.
     """
 
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
+    before: Mapping[str, Estimate]
+    after: Mapping[str, Estimate]
     verdict: Verdict
     moved: Moved | None = None
     confusion: Mapping[str, Any] | None = None
@@ -202,7 +198,8 @@ def measured(artifact: Artifact, found: HeldOutFacts, *, on: str, samples: int) 
         "verdict_do": [MORE if artifact.steps and line == CALIBRATE else line for line in verdict.do],
         **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
     }
-    return replace(artifact, before=found.before, after=found.after, data={**artifact.data, **told})
+    before, after = ({name: e.as_dict() for name, e in of.items()} for of in (found.before, found.after))
+    return replace(artifact, before=before, after=after, data={**artifact.data, **told})
 
 
 def with_metrics(
@@ -235,7 +232,7 @@ def with_metrics(
         as_it_is = ProbsView(np.asarray(logits), "logits")
         before, after = (evaluate_probs(p, labels, **weighing, **how) for p in (as_it_is, probs))
         moved = Moved.of_probs(as_it_is, probs, labels, **weighing)
-    plain, calibrated = ({n: e.as_dict() for n, e in one.estimates().items()} for one in (before, after))
+    plain, calibrated = (one.estimates() for one in (before, after))
     said = judge_probs(probs, labels, class_names=artifact.class_names, **weighing)
     return measured(artifact, HeldOutFacts(plain, calibrated, said, moved), on=on, samples=after.n)
 

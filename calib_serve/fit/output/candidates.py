@@ -98,21 +98,30 @@ def fit_by_name(
     """
     check_keywords(keywords, own_options(), fit_by_name)
     samples = logits if isinstance(logits, Samples) else Samples.of(logits, labels)
-    multilabel, options = samples.is_multilabel, dict[str, Any](keywords)
-    parameters = _parameters(method, multilabel)
+    return fitter_of(method, dict(keywords), samples.is_multilabel, seed=seed)(samples)
+
+
+def fitter_of(
+    method: str, options: Mapping[str, Any], multilabel: bool = False, *, seed: int = 0
+) -> Callable[[Samples], Artifact]:
+    """A method under its own options, which are checked here once for all fits to parts of some samples."""
+    fit, parameters = _fitter(method, multilabel), _parameters(method, multilabel)
     check_options(method, options, options_of(method, multilabel))
     for name, value in options.items():
         # Command lines and files may have text where an option is a number.
         if isinstance(parameters[name].default, (int, float)) and isinstance(value, str):
             raise InputError(f"{name} of {method} is a number, got {value!r}")
-    if "seed" in parameters:
-        options["seed"] = seed
-    # No remarks on folds, which are temporary, nor for "none", which fits nothing.
-    said = [] if multilabel or samples.part or method == "none" else sample_remarks(samples)
-    if multilabel:
-        check_range(samples.read(slice(0, len(samples))))
-    with one_thread(samples.size):
-        return remarked(_fitter(method, multilabel)(samples, **options), after=said)
+    given = {**options, "seed": seed} if "seed" in parameters else options
+
+    def fitted(samples: Samples) -> Artifact:
+        # No remarks on folds, which are temporary, nor for "none", which fits nothing.
+        said = [] if multilabel or samples.part or method == "none" else sample_remarks(samples)
+        if multilabel:
+            check_range(samples.read(slice(0, len(samples))))
+        with one_thread(samples.size):
+            return remarked(fit(samples, **given), after=said)
+
+    return fitted
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:

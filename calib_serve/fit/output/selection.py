@@ -32,7 +32,7 @@ from calib_serve.fit.measure import (
 )
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
-from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, fitter_of, options_of
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
@@ -161,13 +161,10 @@ class _Comparison:
             if progress:
                 progress(name, done, len(names))
             try:
-                average = name == _AVERAGE
-
-                def fit(f: int, name: str = name) -> Artifact:
-                    return fit_by_name(name, samples.take(fold != f), seed=seed)
-
                 # The held-out results and the facts ask for the same fits.
-                fits[name] = cache(averaged().held_out if average else fit)
+                fits[name] = cache(
+                    averaged().held_out if name == _AVERAGE else _of_folds(name, samples, fold, seed)
+                )
                 found[name] = over_folds(fits[name], samples, fold)
             except CalibServeError as error:
                 refused[name] = str(error)
@@ -204,6 +201,11 @@ class _Comparison:
             or min(abs(score.above_best - edge) for edge in edges) > 2 * score.standard_error
             for score in allowed.values()
         )
+
+
+def _of_folds(name: str, samples: Samples, fold: NDArray[np.intp], seed: int) -> FoldFit:
+    fit = fitter_of(name, {}, samples.is_multilabel, seed=seed)
+    return lambda f: fit(samples.take(fold != f))
 
 
 def why_none(selection: Selection) -> list[str]:

@@ -67,7 +67,7 @@ def fit_temperature(samples: Samples) -> Artifact:
             "solver": "halley on T squared",
             **found,
         },
-        reference=(rows.reference(), rows.predicted),
+        reference=None if samples.part else (rows.reference(), rows.predicted),
     )
 
 
