@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from calib_serve.core.errors import InputError
-from calib_serve.fit.clamping.efficient import checked_inputs
-from calib_serve.fit.clamping.objective import Objective, candidates, first_coefficients
-from calib_serve.fit.clamping.schedules import Descent, Schedule, as_artifact, descended
+from calib_serve.fit.clamping.schedules import Descent, Schedule, fit_neural_clamping_paper
 
 TOOLKIT = Schedule(
     rate=0.01,
@@ -80,15 +78,26 @@ class Augmentation:
         return np.asarray(np.arange(size) + by, np.int64)
 
 
+@dataclass(frozen=True)
+class Varied(Descent):
+    """A descent on images that vary from batch to batch."""
+
+    vary: Augmentation = None
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def _gradient(self, objective, rows, theta, t):
+        images = self.vary(objective.inputs[rows], self.rng)
+        batch = replace(objective, inputs=images, labels=objective.labels[rows])
+        return super()._gradient(batch, np.arange(len(rows)), theta, t)
+
+
 def fit_neural_clamping_toolkit(model, inputs, labels, *, normalisation, schedule=TOOLKIT, augmented=True):
     """Fit delta and T by the toolkit's schedule; its focal loss cuts probabilities off at 1e-7."""
-    y = checked_inputs(model, inputs, labels)
-    chosen = candidates(schedule.gamma, schedule.penalty, None)
-    vary = Augmentation.of(inputs, normalisation[0]) if augmented else None
-    base = Objective.of((model, inputs, y), normalisation, None)
-    first = first_coefficients(base, "random", spread=schedule.spread, seed=0)
-    (run,) = descended(base, chosen, first, Descent(schedule, 0, vary))
-    return as_artifact(run, schedule, normalisation, (), {"start": "random", "seed": 0})
+    solve = Descent(schedule)
+    if augmented:
+        solve = Varied(schedule, vary=Augmentation.of(inputs, normalisation[0]))
+    how = {"gamma": schedule.gamma, "penalty": schedule.penalty, "schedule": schedule, "solver": solve}
+    return fit_neural_clamping_paper(model, inputs, labels, normalisation=normalisation, **how)
 
 
 def _filled(images, where, value):

@@ -67,7 +67,7 @@ class Benchmark:
 
 PAPERS = (
     *("train_losses", "toy_gaussians", "confidence_branches", "published_networks"),
-    *("neural_clamping", "neural_clamping_starts", "neural_clamping_gain", "neural_clamping_speed"),
+    *("neural_clamping", "neural_clamping_starts", "neural_clamping_speed"),
     *("masked_head", "head_networks", "mac_cal"),
 )
 """Files that measure the tables of docs/papers, and have no goals: hours, and run by hand."""

@@ -7,8 +7,8 @@ ResNet-20 on CIFAR-10 (features of the 50,000 images it was trained on; 5,000 te
 of scikit-learn's digits (800 and 897). Small networks are trained again for every split. A row's NLL and
 ECE are compared in pairs over the splits (paired t) with the lowest NLL and the lowest ECE that any of
 temperature, vector and structured-average has on the split: a bar that no method knows beforehand how to
-choose. "Chosen by cross-fitting" is the one of the output methods, the tuned head and the masked head of
-the calibration images that has the least NLL on held-out folds.
+choose. "Chosen by cross-fitting" is the one of the output methods and the masked head of the
+calibration images that has the least NLL on held-out folds.
 
 Writes benchmarks/results/head_networks.json after every split; a run that is stopped goes on from there.
 """
@@ -29,7 +29,6 @@ from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
 from calib_serve.fit.folds import stratified
 from calib_serve.fit.masked import fit_masked_head, reading
-from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import accuracy, adaptive_ece, ece, nll, noise_floor
 from calib_serve.scores import softmax
 
@@ -59,14 +58,7 @@ def rows_of(data, split):
     for name, label in MASKED.items():
         for of, learned in (("training", (x, y, cal, cal_labels)), ("calibration", (cal, cal_labels))):
             rows |= of_masked(f"{label}, {of} images", name, learned, (test, labels), split)
-    for then, label in (("temperature", "TS"), ("structured-average", "structured average")):
-        start = time.process_time()
-        artifact = fit_tuned_head(cal, cal_labels, data.head, then=then, seed=split)
-        found = scores(artifact.probs(artifact.head(test)), labels)
-        found |= {"cpu_seconds": time.process_time() - start, "strength": artifact.fit["strength"]}
-        rows[f"tuned head + {label}"] = found
     held = held_out(data, split)
-    held["tuned head + TS"] = min(artifact.fit["held_out_nll"].values())
     chosen = min((name for name in held if name in rows), key=lambda name: held[name])
     rows["chosen by cross-fitting"] = {c: rows[chosen][c] for c in COLUMNS} | {
         "chosen": chosen,

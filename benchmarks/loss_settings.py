@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
+
 from calib_serve.fit import losses
 
 MIXUP_ALPHA = 0.2
@@ -57,7 +59,7 @@ def brier_weighted(gamma):
 
 EVERY = {
     "cross-entropy": losses.cross_entropy,
-    **{smoothing(e): partial(losses.label_smoothing, epsilon=e) for e in SMOOTHINGS},
+    **{smoothing(e): partial(torch.nn.functional.cross_entropy, label_smoothing=e) for e in SMOOTHINGS},
     **{norm(s): partial(losses.logit_norm_regularised, strength=s) for s in NORMS},
     **{focal(g): partial(losses.focal, gamma=float(g)) for g in FOCAL_GAMMAS},
     **{

@@ -1,11 +1,11 @@
-"""MaC-Cal (Ni 2025) beside its control without masks: gamma, shifted images, and other first stages.
+"""MaC-Cal (Ni 2025) beside its control without masks: gamma, and other first stages.
 
-    CALIB_SERVE_DATA=... python benchmarks/mac_cal.py [--parts gamma shift trainings] [--networks digits]
+    CALIB_SERVE_DATA=... python benchmarks/mac_cal.py [--parts gamma trainings] [--networks digits]
 
-gamma: the paper's reading as printed, under several gammas (its figure 7). shift: heads and a temperature on
-corrupted images (its figure 5). trainings: first stages by mixup of several alphas, label smoothing and focal
-loss (its figure 6 and table 3), with a temperature, with masked heads and with the same head without masks.
-The networks are those of benchmarks/head_data.py; trainings are of the small ones.
+gamma: the paper's reading as printed, under several gammas (its figure 7). trainings: first stages by mixup
+of several alphas, label smoothing and focal loss (its figure 6 and table 3), with a temperature, with masked
+heads and with the same head without masks. The networks are those of benchmarks/head_data.py; trainings are
+of the small ones.
 
 Writes benchmarks/results/mac_cal.json after every run; a run that is stopped goes on from there.
 """
@@ -16,24 +16,21 @@ import argparse
 import json
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import peers
 import torch
-from cifar import cifar10_test, data_dir
-from head_data import NETWORKS, head_data, resnet20_model
+from head_data import NETWORKS, head_data
 
 from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
-from calib_serve.fit.losses import focal, label_smoothing
+from calib_serve.fit.losses import focal
 from calib_serve.fit.masked import PAPER, fit_masked_head, reading, train_masked
-from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import accuracy, ece, nll
-from calib_serve.models import calibrated_probs, from_module
-from calib_serve.papers import shift
 from calib_serve.scores import softmax
 
-PARTS = ("gamma", "shift", "trainings")
+PARTS = ("gamma", "trainings")
 GAMMAS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 METHODS = (
     "none",
@@ -41,14 +38,13 @@ METHODS = (
     "masked-head",
     "masked-head-paper",
     "no-mask-head+temperature",
-    "tuned-head",
 )
 STAGES = {
     "cross-entropy": {},
     "mixup .1": {"alpha": 0.1},
     "mixup .3": {"alpha": 0.3},
     "mixup 1": {"alpha": 1.0},
-    "label smoothing .05": {"loss": label_smoothing},
+    "label smoothing .05": {"loss": partial(torch.nn.functional.cross_entropy, label_smoothing=0.05)},
     "focal, gamma 3": {"loss": focal},
 }
 
@@ -59,26 +55,20 @@ def scores(probs, labels):
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """Methods by the names of ``calib_serve.fit.on_model``, on features that were computed once."""
+    """Methods by the names of ``METHODS``, on features that were computed once."""
 
     data: object
     seed: int
-    model: object = None
 
-    def fit(self, method, inputs=None, labels=None):
+    def fit(self, method):
         """The artifact; what it is fitted on is the data's own."""
         name, _, then = method.partition("+")
         (x, y), (cal, cal_labels) = self.data.train, self.data.cal
-        if name == "tuned-head":
-            return fit_tuned_head(cal, cal_labels, self.data.head, seed=self.seed)
         readings = {"masked-head": "expected", "masked-head-paper": "paper", "no-mask-head": "no-mask"}
         if name not in readings:
             return fit_by_name(name, self.data.head(cal), cal_labels, seed=self.seed)
         how = {"masking": reading(readings[name], len(y)), "then": then or None, "seed": self.seed}
         return fit_masked_head(x, y, cal, cal_labels, classes=10, **how)
-
-    def probs(self, artifact, inputs):
-        return calibrated_probs(self.model, inputs, artifact)
 
     def measured(self, method):
         """Scores on the data's test features."""
@@ -87,7 +77,7 @@ class Heads:
         except FitError as error:
             return {"error": str(error)}
         x, y = self.data.test
-        return scores(artifact.probs((artifact.head or self.data.head)(x)), y)
+        return scores(artifact.of_logits((artifact.head or self.data.head)(x)), y)
 
 
 def gamma(name, split):
@@ -105,20 +95,6 @@ def gamma(name, split):
     return rows
 
 
-def shifted(name, split):
-    """Each method fitted on clean images, measured on corrupted ones."""
-    data = head_data(name, split)
-    if name == "resnet20":
-        images, labels = cifar10_test(data_dir())
-        test, model = np.sort(np.random.default_rng(split).permutation(10_000)[5000:7000]), resnet20_model()
-        images, labels = images[test], labels[test]
-    else:
-        images, labels = data.images[1][:2000], data.test[1][:2000]
-        model = from_module(data.module, input_shape=images.shape[1:], device="cpu")
-    study = shift(Heads(data, split, model), (images, labels), (images, labels), methods=METHODS, seed=split)
-    return {"rows": [list(row) for row in study.rows], "says": list(study.says)}
-
-
 def trainings(name, split):
     """Other first stages: each alone, with a temperature, and with new heads."""
     rows = {}
@@ -128,8 +104,8 @@ def trainings(name, split):
     return rows
 
 
-RUNS = {"gamma": gamma, "shift": shifted, "trainings": trainings}
-SPLITS = {"gamma": 1, "shift": 1, "trainings": 3}
+RUNS = {"gamma": gamma, "trainings": trainings}
+SPLITS = {"gamma": 1, "trainings": 3}
 
 
 def summary(content):
@@ -138,19 +114,6 @@ def summary(content):
     for part in ("gamma", "trainings"):
         for name, splits in content.get(part, {}).items():
             told.setdefault(part, {})[name] = _mean(splits)
-    for name, splits in content.get("shift", {}).items():
-        rows = [row for split in splits for row in split["rows"] if row[1]]
-        clean = [row for split in splits for row in split["rows"] if not row[1]]
-        told.setdefault("shift", {})[name] = {
-            method: {
-                "clean": float(np.mean([row[4] for row in clean if row[2] == method])),
-                **{
-                    str(s): float(np.mean([row[4] for row in rows if row[2] == method and row[1] == s]))
-                    for s in (1, 3, 5)
-                },
-            }
-            for method in METHODS
-        }
     return told
 
 

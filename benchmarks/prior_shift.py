@@ -23,13 +23,13 @@ import cifar
 import numpy as np
 import peers
 import torch
+from corruptions import CORRUPTIONS, corrupt
 from safetensors.torch import load_file
 
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.shares import confused, estimate_prior, with_prior
 from calib_serve.metrics import classwise_ece, nll
-from calib_serve.papers.corruptions import CORRUPTIONS, corrupt
 
 LOGITS = (
     *("kull_resnet110_c10", "resnet50_c10_cross_entropy", "akamaster_resnet20_c10"),

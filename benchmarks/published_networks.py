@@ -16,6 +16,7 @@ from typing import Any
 import cifar
 import numpy as np
 import peers
+from corruptions import CORRUPTIONS, corrupt
 from safetensors.torch import load_file
 
 from calib_serve.fit.output.candidates import fit_by_name
@@ -30,7 +31,6 @@ from calib_serve.metrics import (
     refinement_auroc,
 )
 from calib_serve.models.torch_classifier import from_module
-from calib_serve.papers import shift
 from calib_serve.scores import softmax
 
 NETWORKS = (
@@ -96,22 +96,18 @@ def under_shift(folder: Path) -> list[Row]:
     network = cifar.resnet20()
     network.load_state_dict(load_file(folder / "models" / "akamaster_resnet20_c10.safetensors"))
     classifier = from_module(network.eval(), input_shape=(3, 32, 32), batch_size=256)
-    study = shift(
-        classifier.logits,
-        (images[:2000], labels[:2000]),
-        (images[5000:8000], labels[5000:8000]),
-        methods=("none", "temperature"),
-        severities=(1, 3),
-    )
-    return [
-        {
-            "shift": name,
-            "severity": severity,
-            "method": method,
-            **dict(zip(("accuracy", "ECE", "AUROC"), (100 * v for v in found[:3]), strict=True)),
-        }
-        for name, severity, method, *found in study.rows
-    ]
+    z = classifier.logits(images[:2000])
+    fits = {name: fit_by_name(name, z, labels[:2000]) for name in ("none", "temperature")}
+    held, y = images[5000:8000], labels[5000:8000]
+    rows = []
+    for name, severity in (("clean", 0), *((name, s) for name in CORRUPTIONS for s in (1, 3))):
+        seen = classifier.logits(held if severity == 0 else corrupt(held, name, severity))
+        for method, fit in fits.items():
+            p = fit.of_logits(seen)
+            found = {"accuracy": accuracy(p, y), "ECE": ece(p, y), "AUROC": refinement_auroc(p, y)}
+            found = {column: 100 * value for column, value in found.items()}
+            rows.append({"shift": name, "severity": severity, "method": method, **found})
+    return rows
 
 
 PARTS = {"output": output, "refinement": refinement, "equation-9": equation_9, "shift": under_shift}

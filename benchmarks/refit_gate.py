@@ -36,7 +36,7 @@ import peers  # noqa: E402
 
 from calib_serve.core.errors import FitError  # noqa: E402
 from calib_serve.fit import fit_by_name  # noqa: E402
-from calib_serve.fit.prequential import prequential  # noqa: E402
+from calib_serve.fit.refitting import prequential  # noqa: E402
 from calib_serve.fit.samples import Samples  # noqa: E402
 from calib_serve.metrics.distributions import student_beyond  # noqa: E402
 from calib_serve.scores import log_probs, softmax  # noqa: E402

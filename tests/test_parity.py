@@ -21,11 +21,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from calib_serve import Artifact
-from calib_serve.artifact import Head, InputShift, LogitMap, ProbTable
+from calib_serve.artifact import InputShift, LogitMap, ProbTable
 from calib_serve.fit import fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
-from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.fuse import calibrated, fuse_onnx
 from calib_serve.metrics import ece
 from calib_serve.models import load_model
@@ -35,7 +34,7 @@ K, N, SHAPE = 4, 800, (3, 8, 8)
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-2}
 NEAR = {torch.float32: 2e-6, torch.float16: 2e-3}
 OF_LOGITS = tuple(CANDIDATES)
-OF_MODELS = ("neural clamping", "neural clamping, efficient", "masked head", "tuned head")
+OF_MODELS = ("neural clamping", "neural clamping, efficient", "masked head")
 
 
 class Net(nn.Module):
@@ -116,13 +115,9 @@ def fitted(network, images, labels, tmp_path_factory):
         if name == "masked head":
             features = network.features(torch.from_numpy(images)).numpy()
             return fit_masked_head(features, labels, classes=K)
-        if name == "tuned head":
-            features = network.features(torch.from_numpy(images)).numpy()
-            head = Head((network.fc.weight.numpy(),), (network.fc.bias.numpy(),))
-            return fit_tuned_head(features, labels, head)
         classifier = load_model(path)
         if name == "neural clamping":
-            return fit_neural_clamping(classifier, images, labels, penalty=0.01, judge="calibration-ece")
+            return fit_neural_clamping(classifier, images, labels, penalty=0.01, resolution=4)
         return fit_neural_clamping_efficient(classifier, images, labels)
 
     return fit

@@ -35,7 +35,7 @@ def test_no_name_of_an_artifact_becomes_a_tag_of_a_notebook() -> None:
     assert artifact.metrics_before == {HOSTILE: 1.0}
 
 
-@pytest.mark.parametrize("name", ["temperature", "vector", "temperature-mixture", "none"])
+@pytest.mark.parametrize("name", ["temperature", "vector", "structured-vector", "none"])
 def test_the_temperature_is_known_where_it_is_all_there_is(name: str) -> None:
     artifact = fit_by_name(name, LOGITS, LABELS)
     if name == "temperature":
@@ -50,13 +50,11 @@ def test_the_temperature_is_known_where_it_is_all_there_is(name: str) -> None:
 
 
 def test_the_selection_is_read_as_it_was_written(tmp_path) -> None:
-    fitted = select(
-        Samples.of(LOGITS, LABELS), candidates=["temperature", "vector"], folds=3, criterion="brier"
-    )
+    fitted = select(Samples.of(LOGITS, LABELS), candidates=["temperature", "vector"], folds=3)
     artifact = Artifact.load(fitted.save(tmp_path / "a"))
     found = artifact.selection
     assert found == fitted.selection
-    assert (found.criterion, found.folds, found.chosen) == ("brier", 3, artifact.method)
+    assert (found.criterion, found.folds, found.chosen) == ("nll", 3, artifact.method)
     assert [score.method for score in found.scores] == ["none", "temperature", "vector"]
     assert isinstance(found.scores[0], Score)
     assert artifact.metrics_before["ece"].value == artifact.before["ece"]["value"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
-from calib_serve.app._data import file_scores, refuse_file_options
+from calib_serve.app._data import file_scores
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, narrow_table, note, print_json
 from calib_serve.core.errors import InputError
@@ -21,7 +21,7 @@ from calib_serve.core.options.evaluate import CompareOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.fit import Compared, FitOnModel
+    from calib_serve.fit import Compared
     from calib_serve.papers import Study
     from calib_serve.report import Contents
     from calib_serve.scores import Scores
@@ -30,14 +30,11 @@ app = command(
     "compare",
     "calib-serve compare scores.npz\n"
     "calib-serve compare old.csv new.csv -o report.html\n"
-    "calib-serve compare scores.npz --study size --option sizes=50,500\n"
-    "calib-serve compare images/ --model model.pt2 --study shift",
+    "calib-serve compare scores.npz --study size --option sizes=50,500",
     details="DATA are scores with labels in two splits, for a comparison of methods; or two files, scores of "
-    "two models of the same samples, paired by a column id; or with --model its inputs and labels.\n\n"
+    "two models of the same samples, paired by a column id.\n\n"
     "Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature "
-    "could do), stability (whether numbers hold over folds, seeds and trainings), bins (whether the ranking "
-    "depends on the bins), ablation (which part of a calibration does what), shift (what keeps up on "
-    "corrupted images).",
+    "could do).",
 )
 
 _SHOWN = {
@@ -58,7 +55,7 @@ class _Options:
 
     methods: tuple[str, ...] | None = None
     """Methods to compare, commas between; by default all, or those that the study is about."""
-    study: Literal["size", "optimum", "stability", "bins", "ablation", "shift"] | None = None
+    study: Literal["size", "optimum"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)
     """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5, severities=1,3,5 or
@@ -73,10 +70,6 @@ class _Source(FileOptions):
     """The split to fit on."""
     test_split: str = "test"
     """The split to measure on; of two models the whole file, where it has no splits."""
-    model: list[str] = field(default_factory=list)
-    """For a study of a model: its file, or module:factory; of stability once for each training."""
-    train_split: str | None = None
-    """The split that masked heads train on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +77,8 @@ class _Written(Json):
     """Options of the output."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
-    """Of two models write the report, .html, or its first screen as .png or .svg; of a study study.json,
-    .csv and .svg into this folder."""
+    """Of two models write the report, .html, or its first screen as .png or .svg; of a study study.json
+    and .svg into this folder."""
 
 
 @app.default
@@ -100,11 +93,9 @@ def _compare(
     if options.study is not None:
         _show_study(_study(data, options, source, quiet=written.json), written)
         return 0
-    several = "are one file for methods, or two for two models; more are for --study stability"
+    several = "are one file for methods, or two for two models"
     check(len(data) <= 2, "data", several)
     check(not options.option, "option", "is for a study (--study)")
-    for option in ("model", "train_split"):
-        check(not getattr(source, option), option, "is for a study (--study)")
     if len(data) == 2:
         _models(data, options, source, written)
         return 0
@@ -184,100 +175,39 @@ def _differences(found: "Contents") -> "Table":
 
 
 def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bool) -> "Study":
-    """Run a study on scores, or on models with their inputs."""
+    """Run a study on both splits of the scores."""
     from calib_serve import papers as study
 
     runs: dict[str, Callable[..., Study]] = {
         "size": study.validation_size,
         "optimum": study.optimal_temperature,
-        "stability": study.stability,
-        "bins": study.bin_effect,
-        "ablation": study.ablation,
-        "shift": study.shift,
     }
     name = str(options.study)
     run = runs[name]
     takes = inspect.signature(run).parameters
     own = {"seed": 0, **pairs(options.option, "--option")}
-    known = sorted({"seed", *takes} - {"cal", "test", "models", "fit", "methods", "progress"})
+    known = sorted({"seed", *takes} - {"cal", "test", "methods", "progress"})
     unknown = [key for key in own if key not in known]
     check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
     check(source.groups is None, "groups", "are for a comparison of methods: a study takes every row alone")
-    seed = CompareOptions(seed=own["seed"]).seed
+    CompareOptions(seed=own["seed"])  # refuses what is no seed
     own = {key: _like(value, takes[key].default) for key, value in own.items() if key in takes}
     own |= {} if options.methods is None else {"methods": options.methods}
-    samples = _samples(data, source, plain=name == "shift", seed=seed)
-    several = name == "stability"
-    check(several or len(samples) == 1, "data", f"and --model must be one for {name}")
+    check(len(data) == 1, "data", f"must be one for {name}")
+    given = [file_scores(data[0], source, split=split) for split in (source.fit_split, source.test_split)]
+    if any(part.groups is not None for part in given):
+        note(["a study takes every row alone, whatever group it is of"])
     with stages(name, quiet=quiet) as show:
         if "progress" in takes:
             own["progress"] = lambda done, total: show(name, done, total)
-        if several:
-            fits = [fit for _, fit in samples if fit is not None]
-            return run([_pooled(parts) for parts, _ in samples], fit=fits or None, **own)
-        ((parts, fit),) = samples
-        if name == "shift":
-            check(fit is not None, "model", "must be given: images are corrupted before the model")
-            return run(fit, *parts, **own)
-        if "fit" in takes:
-            return run(*parts, fit=fit or study.OutputFit(seed=seed), **own)
-        # It is of logits alone, and would take the inputs for such.
-        return run(*(parts if fit is None else (fit.scores(*part) for part in parts)), **own)
+        return run(*given, **own)
 
 
 def _like(value: Any, default: Any) -> Any:
     """A value in the shape of its default: a sequence where the default is one."""
     several = isinstance(default, (tuple, list)) and not isinstance(value, list)
     return [value] if several else value
-
-
-def _samples(
-    data: Sequence[str], source: _Source, *, plain: bool, seed: int
-) -> list[tuple[list[tuple[Any, Any]], "FitOnModel | None"]]:
-    """Read both splits of each trained model, and make its fitter; None for scores."""
-    splits = (source.fit_split, source.test_split)
-    if source.model:
-        refuse_file_options(source, "--model")
-        check(len(data) == 1, "data", "must be one, beside --model")
-        return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
-    check(source.train_split is None, "train_split", "is for a study of a model (--model)")
-    from calib_serve.papers import in_logits
-
-    # One file a training: stability compares them, and any other study takes one.
-    read = [[file_scores(path, source, split=split) for split in splits] for path in data]
-    if any(part.groups is not None for parts in read for part in parts):
-        note(["a study takes every row alone, whatever group it is of"])
-    return [([in_logits(part) for part in parts], None) for parts in read]
-
-
-def _of_model(
-    model: str, data: str, splits: Sequence[str], source: _Source, *, plain: bool, seed: int
-) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
-    """Read splits of a model's inputs, ``plain`` pictures in [0, 1], and make its fitter."""
-    from calib_serve.artifact import Preprocessing
-    from calib_serve.fit import FitOnModel
-    from calib_serve.models import in_order_of, load_model, model_data
-
-    pictures = plain and Path(data, "labels.csv").is_file()
-    how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None
-    asked = [*splits, *([] if source.train_split is None else [source.train_split])]
-    parts = model_data(model, data, asked, pictures=how, outputs=source.kind)
-    train = None if source.train_split is None else parts.pop()
-    shape = parts[0].inputs.shape[1:]
-    classifier = load_model(model, input_shape=shape, outputs=source.kind)
-    parts = [in_order_of(classifier, part) for part in parts]
-    train = None if train is None else in_order_of(classifier, train)
-    remarks = [remark for part in parts for remark in part.remarks]
-    note(dict.fromkeys(remarks))
-    trained_on = None if train is None else (train.inputs, train.labels)
-    return [(part.inputs, part.labels) for part in parts], FitOnModel(classifier, train=trained_on, seed=seed)
-
-
-def _pooled(parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    import numpy as np
-
-    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _show_study(study: "Study", written: _Written) -> None:

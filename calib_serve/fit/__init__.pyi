@@ -17,11 +17,11 @@ from calib_serve.fit.from_model import MODEL_FITTERS as MODEL_FITTERS
 from calib_serve.fit.from_model import MODEL_OPTIONS as MODEL_OPTIONS
 from calib_serve.fit.from_model import calibrate_model as calibrate_model
 from calib_serve.fit.from_scores import calibrate as calibrate
+from calib_serve.fit.from_scores import fit_samples as fit_samples
 from calib_serve.fit.from_scores import method_options as method_options
 from calib_serve.fit.masked import Masking as Masking
 from calib_serve.fit.masked import fit_masked_head as fit_masked_head
 from calib_serve.fit.measure import verdict as verdict
-from calib_serve.fit.on_model import FitOnModel as FitOnModel
 from calib_serve.fit.output.candidates import CANDIDATES as CANDIDATES
 from calib_serve.fit.output.candidates import KEEPING as KEEPING
 from calib_serve.fit.output.candidates import TWO_CLASSES as TWO_CLASSES
@@ -31,8 +31,6 @@ from calib_serve.fit.output.offset import UNLABELLED as UNLABELLED
 from calib_serve.fit.output.selection import default_candidates as default_candidates
 from calib_serve.fit.output.selection import select as select
 from calib_serve.fit.output.temperature import fit_temperature as fit_temperature
-from calib_serve.fit.output.venn_abers import VennAbers as VennAbers
-from calib_serve.fit.output.venn_abers import fit_venn_abers as fit_venn_abers
 from calib_serve.fit.progress import Progress as Progress
 from calib_serve.fit.progress import stage as stage
 from calib_serve.fit.refinement import Refinement as Refinement

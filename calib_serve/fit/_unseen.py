@@ -34,7 +34,7 @@ from calib_serve.scores import PROBABILITIES, log_probs, log_softmax, softmax
 
 _ZERO = 1e-9  # a probability below it was 0 before rounding, or is as good as 0
 _FLOORS = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
-_RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass")
+_RANKED = ("none", "isotonic", "histogram-width", "histogram-mass")
 """Methods that use the order of probabilities alone, or change none."""
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, Examples, FitRecord, LogitMap, ModelF
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import CALIBRATE, MORE, Confusion, Moved, Verdict, confidence_of_labels, mean_error
+from calib_serve.metrics import Confusion, confidence_of_labels, mean_error
 from calib_serve.scores import ONE_COLUMN, Outputs
 
 Parts = Iterable[tuple[Union[slice, NDArray[np.intp]], NDArray[np.float64]]]
@@ -131,20 +131,19 @@ def complete(
         method=method,
         classes=samples.classes,
         fit=FitRecord(fit),
-        data={
-            "samples": len(samples),
-            # A fold's artifact is temporary: only whole files get a fingerprint.
-            **({} if samples.part else {"sha256": data_fingerprint(samples.logits, samples.labels)}),
-            "weighted": samples.weight is not None,
-            **_shares(samples),
-            **(data or {}),
-        },
         model=model or ModelFacts(outputs=samples.outputs),
         class_names=tuple(class_names),
-        versions=versions(*packages),
     )
+    if samples.part:  # a fold's artifact is temporary: its probabilities are all that is asked for
+        return artifact
+    told: dict[str, Any] = {
+        "samples": len(samples),
+        "sha256": data_fingerprint(samples.logits, samples.labels),
+        "weighted": samples.weight is not None,
+        **_shares(samples),
+        **(data or {}),
+    }
     bins, predicted = reference or (Bins.zeros(), np.zeros(samples.classes, np.intp))
-    told: dict[str, Any] = {}
     parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())
     if reference is None and artifact.is_multilabel:
         for part, probs in parts:
@@ -154,19 +153,19 @@ def complete(
         top, confidence = tops_of(len(samples), parts)
         bins = Bins.tally(confidence, top == samples.labels)
         predicted = np.bincount(top, minlength=samples.classes)
-        if not samples.part:
-            told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
+        told["confusion"] = confusion_facts(samples, top, confidence, on="calibration set")
     few, examples = samples.classes <= 10_000, None  # of more, a manifest holds no counts
     kept = Examples.rows(len(samples), samples.classes)
-    if len(kept) and not samples.part:  # a fold's artifact is temporary
+    if len(kept):
         logits = np.asarray(samples.logits[kept if samples.rows is None else samples.rows[kept]], np.float64)
         examples = Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
     return replace(
         artifact,
-        data={**artifact.data, **told},
+        data=told,
         reference=bins,
         reference_classes=predicted.tolist() if few else (),
         examples=examples,
+        versions=versions(*packages),
     )
 
 
@@ -177,7 +176,7 @@ def fit_none(samples: Samples) -> Artifact:
 
 def _shares(samples: Samples) -> dict[str, Any]:
     """The class shares of the samples, weighted as in the fit: those that fitted probabilities hold for."""
-    if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.part:
+    if samples.labels.ndim > 1 or samples.classes > _SHARES:
         return {}
     mass = np.bincount(samples.labels, weights=samples.weight, minlength=samples.classes)
     if samples.classes > 2:
@@ -224,40 +223,3 @@ def _of_one_column(step: Step, outputs: Outputs) -> Step:
             "check that the labels belong to them, and that 1 is the class that they speak of"
         )
     return LogitMap(w, None if step.bias is None else np.array([0.0, step.bias[1] - step.bias[0]]))
-
-
-class HeldOutFacts(NamedTuple):
-    """Held-out results of calibration samples, each under a fit to the other folds.
-
-    Metrics ``before`` and ``after``, each its value, low and high; the ``verdict`` on what was held out; what
-    ``moved``, of labels None; the facts of its ``confusion``, where it was counted.
-    """
-
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    verdict: Verdict
-    moved: Moved | None = None
-    confusion: Mapping[str, Any] | None = None
-
-
-def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
-    """The artifact with the held-out results of ``samples`` calibration samples on ``folds``."""
-    whole = samples == artifact.data.get("samples", samples)
-    of = "" if whole else f"{samples:,} samples of "
-    return measured(artifact, found, on=f"{folds} folds of {of}the calibration set", samples=samples)
-
-
-def measured(artifact: Artifact, found: HeldOutFacts, *, on: str, samples: int) -> Artifact:
-    """The artifact with results of ``samples`` samples, which ``on`` names: metrics, verdict, what moved."""
-    verdict, moved = found.verdict, found.moved
-    told: dict[str, Any] = {
-        "measured_on": on,
-        "measured_samples": samples,
-        **({} if found.confusion is None else {"confusion": found.confusion}),
-        "verdict": verdict.level,
-        "verdict_says": verdict.headline,
-        # The advice to calibrate is pointless for an artifact that does.
-        "verdict_do": [MORE if artifact.steps and line == CALIBRATE else line for line in verdict.do],
-        **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
-    }
-    return replace(artifact, before=found.before, after=found.after, data={**artifact.data, **told})

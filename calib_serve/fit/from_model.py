@@ -21,15 +21,14 @@ from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS, stratified
-from calib_serve.fit.from_scores import AUTO, calibrate, method_options
+from calib_serve.fit.from_scores import AUTO, calibrate, fit_samples, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
-from calib_serve.fit.measure import cross_fitted, unmeasured, with_metrics
+from calib_serve.fit.measure import facts_of_probabilities, measured_on_folds, unmeasured, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.shares import for_shares, referenced
-from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
     CachedClassifier,
@@ -52,12 +51,12 @@ if TYPE_CHECKING:
 Data = tuple[ArrayLike, ArrayLike]
 """Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
 
-_CLAMPING = ("gamma", "penalty", "resolution", "judge", "folds", "start", "norm_power", "normalisation")
+_OURS = ("gamma", "penalty", "resolution", "normalisation")
+_PAPER = ("gamma", "penalty", "start", "normalisation", "input_range")
 MODEL_OPTIONS = {
-    "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
-    "neural-clamping-efficient": ("search", "grid", "input_range"),
-    "masked-head": ("reading", "held_share", "then"),
-    "tuned-head": ("strength", "folds", "then"),
+    "neural-clamping": (*dict.fromkeys((*_OURS, *_PAPER)), "schedule"),
+    "neural-clamping-efficient": ("grid", "input_range"),
+    "masked-head": ("reading", "then"),
 }
 """The methods that need the model itself, and their options."""
 
@@ -65,21 +64,16 @@ MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
     "neural-clamping": fit_neural_clamping,
     "neural-clamping-efficient": fit_neural_clamping_efficient,
     "masked-head": fit_masked_head,
-    "tuned-head": fit_tuned_head,
 }
 """Names of the methods that need the model, and the function that fits each by default."""
 
 SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
-    "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
-    "paper": (
-        fit_neural_clamping_paper,
-        ("gamma", "penalty", "start", "norm_power", "normalisation", "input_range"),
-    ),
+    "ours": (fit_neural_clamping, _OURS),
+    "paper": (fit_neural_clamping_paper, _PAPER),
 }
 """Neural Clamping's schedules: what fits by each, and the options it takes."""
 
 _WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
-_HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
 
 _OF_LOADING = (
     *("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"),
@@ -102,7 +96,8 @@ def calibrate_model(
 
     Before and after are measured on ``test``, else on samples that were held out. How pictures became the
     inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
-    way. A fit that was killed resumes from its ``checkpoints``: logits, features and the state of the fit.
+    way. The model's logits and features are kept in ``checkpoints``, so that a fit that is started again
+    computes none twice.
 
     Args:
         model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
@@ -110,21 +105,19 @@ def calibrate_model(
         inputs: Inputs (n, *input_shape), as the model takes them.
         labels: Class ids (n,); of a multi-label model (n, L) of 0 and 1, with ``outputs`` "label_logits" or
             "label_probabilities", and a method of labels.
-        method: "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head", any output method
-            (fitted to the model's logits), or "auto": the best of these.
+        method: "neural-clamping", "neural-clamping-efficient", "masked-head", any output method (fitted to
+            the model's logits), or "auto": the best of these.
         options: A ``ModelFitOptions``; keywords replace its fields.
         test: Inputs and labels that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
             ``cross_validate``, ``custom_ops``, ``device``, ``input_shape``, ``keep_rows``, ``last_linear``,
             ``mixed_precision``, ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``,
-            ``weights``. Options of Neural
-            Clamping: ``clip``, ``folds``, ``gamma``, ``grid``, ``input_range``, ``judge``, ``norm_power``,
-            ``normalisation``, ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of
-            heads: ``folds``, ``held_share``, ``reading``, ``strength``, ``then``. Options of output methods,
-            as of ``calibrate``: ``bins``, ``candidates``, ``class_weight``, ``criterion``, ``folds``,
-            ``grid``, ``keep_predictions``, ``lam``, ``level``, ``mu``, ``of``, ``ridge``, ``sample_weight``,
-            ``smoothing``, ``strength``, ``tolerance``.
+            ``weights``. Options of Neural Clamping: ``gamma``, ``grid``, ``input_range``, ``normalisation``,
+            ``penalty``, ``resolution``, ``schedule``, ``start``. Options of the masked head:
+            ``reading``, ``then``. Options of output methods, as of ``calibrate``: ``bins``, ``candidates``,
+            ``class_weight``, ``folds``, ``grid``, ``keep_predictions``, ``of``, ``sample_weight``,
+            ``smoothing``.
 
     Raises:
         InputError: For data and options that do not fit.
@@ -143,10 +136,10 @@ def calibrate_model(
         )
     classifier = _classifier(model, shape, asked)
     data = in_order_of(classifier, data)
-    work = _Work(classifier, data, said, asked.checkpoints, asked.seed, progress)
+    work = _Work(classifier, data, said, asked.seed, progress)
     work.check(data)
     held = None if test is None else work.checked(test)
-    artifact = work.fitted(method, own, asked, held, pictures=prepared)
+    artifact = work.fitted(method, own, asked, held)
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
     if asked.keep_rows:
@@ -231,7 +224,6 @@ class _Work:
     classifier: Classifier
     given: Dataset
     names: tuple[str, ...]
-    checkpoints: str | Path | None
     seed: int
     progress: Progress | None
 
@@ -252,8 +244,6 @@ class _Work:
         options: Mapping[str, Any],
         asked: ModelFitOptions,
         held: Dataset | None,
-        *,
-        pictures: Preprocessing | None,
     ) -> Artifact:
         """Fit ``method``, measured where that is asked for and nothing is ``held``."""
         shares = None if asked.prior is None else self._shares(asked.prior, method)
@@ -268,22 +258,30 @@ class _Work:
             # A perturbation or a head could be fitted even to sets that output methods refuse.
             said = sample_remarks(self._samples())
         else:
-            own = AUTO if method == "auto" else options_of(method)
-            check_options(method, options, (*own, *_WEIGHTS))
+            known = AUTO if method == "auto" else options_of(method)
+            check_options(method, options, (*known, *_WEIGHTS))
         measure = asked.cross_validate and held is None
         if method == "masked-head":
             train = None if asked.train is None else self.checked(asked.train)
             artifact = self._masked(train, options, measure)
-        elif method == "tuned-head":
-            artifact = self._tuned(options, measure)
         elif method == "neural-clamping":
             artifact = self._clamped(options)
         elif method == "neural-clamping-efficient":
             artifact = self._clamped_efficiently(options, measure)
         else:
-            return self._output(
-                self._samples(), method=method, cross_validate=measure, prior=shares, **options
+            weights = {name: options[name] for name in _WEIGHTS if name in options}
+            own = {name: value for name, value in options.items() if name not in _WEIGHTS}
+            artifact = fit_samples(
+                self._samples(**weights),
+                method,
+                own,
+                class_names=self.given.class_names,
+                prior=shares,
+                cross_validate=measure,
+                seed=self.seed,
+                progress=self.progress,
             )
+            return replace(artifact, model=self.classifier.facts())
         artifact = artifact if shares is None else self._corrected(artifact, shares)
         return remarked(artifact, after=said)
 
@@ -299,9 +297,9 @@ class _Work:
     def _logits(self) -> NDArray[np.float32]:
         return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
 
-    def _samples(self) -> Samples:
+    def _samples(self, **weights: Any) -> Samples:
         """The model's logits as samples, with the kind of scores that the model returns."""
-        found = Samples.of(self._logits(), self.given.labels, outputs="logits")
+        found = Samples.of(self._logits(), self.given.labels, outputs="logits", **weights)
         return replace(found, outputs=self.classifier.outputs)
 
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
@@ -317,16 +315,17 @@ class _Work:
         if held is not None:
             logits = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
             test = logits, held.labels
-        how = {"outputs": "label_logits", "test": test, "cross_validate": cross_validate, **options}
-        return self._output(self._logits(), self.given.labels, method, **how)
-
-    def _output(
-        self, scores: Any, labels: NDArray[np.intp] | None = None, method: str = "auto", **options: Any
-    ) -> Artifact:
-        """Fit an output method to the model's scores."""
-        names = self.given.class_names
         artifact = calibrate(
-            scores, labels, method, class_names=names, seed=self.seed, progress=self.progress, **options
+            self._logits(),
+            self.given.labels,
+            method,
+            outputs="label_logits",
+            test=test,
+            class_names=self.given.class_names,
+            cross_validate=cross_validate,
+            seed=self.seed,
+            progress=self.progress,
+            **options,
         )
         return replace(artifact, model=self.classifier.facts())
 
@@ -334,10 +333,10 @@ class _Work:
         """The class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
-        if method in _HEADS:
+        if method == "masked-head":
             raise InputError(
-                f"the {method.replace('-', ' ')} learns its class shares in training; weigh its training "
-                "data, or calibrate the model that has it with prior"
+                "the masked head learns its class shares in training; weigh its training data, or calibrate "
+                "the model that has it with prior"
             )
         return as_shares(prior, self.classifier.classes, self.given.class_names)
 
@@ -362,13 +361,12 @@ class _Work:
         fit, takes = SCHEDULES[schedule]
         check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
         if known.get("gamma") == "paper":
-            # Section 3.3: gamma from 0 to 1 in steps of 0.05, by the least ECE of the calibration set.
-            known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
+            # Section 3.3: gamma from 0 to 1 in steps of 0.05.
+            known["gamma"] = GAMMAS
         return fit(
             self.classifier,
             self.given.inputs,
             self.given.labels,
-            checkpoints=self.checkpoints,
             class_names=self.given.class_names,
             seed=self.seed,
             progress=stage(self.progress, "neural-clamping"),
@@ -389,13 +387,21 @@ class _Work:
                 **options,
             )
 
-        def probs_of(kept: NDArray[np.intp], held: NDArray[np.intp]) -> NDArray[np.float64]:
-            return calibrated_probs(self.classifier, inputs[held], fit(kept))
-
         artifact = fit(slice(None))
         if not measure:
             return artifact
-        return cross_fitted(artifact, self._logits(), labels, probs_of, seed=self.seed)
+        samples = Samples.of(self._logits(), labels, outputs="logits")
+        probs = np.empty(samples.logits.shape)
+        try:
+            fold = stratified(samples.labels, folds=min(FOLDS, len(samples) // 2), seed=self.seed)
+            for f in range(int(fold.max()) + 1):
+                kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+                probs[held] = calibrated_probs(self.classifier, inputs[held], fit(kept))
+        except CalibServeError as error:
+            return unmeasured(artifact, error)
+        plain, names = softmax(samples.logits), artifact.class_names
+        found = facts_of_probabilities(plain, probs, samples, class_names=names, seed=self.seed)
+        return measured_on_folds(artifact, found, folds=int(fold.max()) + 1, samples=len(samples))
 
     def _masked(self, train: Dataset | None, options: Mapping[str, Any], measure: bool) -> Artifact:
         """Train a new head on ``train`` or on a part of the calibration data, steered by the rest."""
@@ -403,12 +409,10 @@ class _Work:
         reading(name, 1)  # refuses a name that does not exist before the model is asked for anything
         features, labels = self._features(self.given, "features"), self.given.labels
         if train is None:
-            kept, held = held_rows(len(labels), options.get("held_share", 0.25), self.seed)
+            kept, held = held_rows(len(labels), self.seed)
             learned, learned_labels = features[kept], labels[kept]
             features, labels = features[held], labels[held]
         else:
-            if "held_share" in options:
-                raise InputError("held_share is for a fit without train: the calibration data are held out")
             learned, learned_labels = self._features(train, "train features"), train.labels
         artifact = fit_masked_head(
             learned,
@@ -421,7 +425,6 @@ class _Work:
             model=self.classifier.facts(),
             class_names=self.given.class_names,
             seed=self.seed,
-            checkpoints=self.checkpoints,
             progress=stage(self.progress, "masked-head"),
         )
         if not measure or artifact.head is None:
@@ -439,31 +442,3 @@ class _Work:
             except CalibServeError as error:
                 return unmeasured(artifact, error)
         return with_metrics(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
-
-    def _tuned(self, options: Mapping[str, Any], measure: bool) -> Artifact:
-        """Move the deployed head by the calibration data."""
-        features, labels = self._features(self.given, "features"), self.given.labels
-
-        def fit(rows: slice | NDArray[np.intp], told: Callable[[int, int], None] | None = None) -> Artifact:
-            return fit_tuned_head(
-                features[rows],
-                labels[rows],
-                self.classifier.head,
-                model=self.classifier.facts(),
-                class_names=self.given.class_names,
-                seed=self.seed,
-                progress=told,
-                **options,
-            )
-
-        def probs_of(kept: NDArray[np.intp], held: NDArray[np.intp]) -> NDArray[np.float64]:
-            part = fit(kept)
-            assert part.head is not None
-            return part.of_logits(part.head(features[held]))
-
-        artifact = fit(slice(None), stage(self.progress, "tuned-head"))
-        if not measure:
-            return artifact
-        # Not the folds that chose the strength: those would measure it where it is best.
-        logits = self.classifier.head(features)
-        return cross_fitted(artifact, logits, labels, probs_of, seed=self.seed + 1)

@@ -20,21 +20,21 @@ from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
-from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, options_of, own_options
+from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, fitter_of, own_options
 from calib_serve.fit.output.offset import UNLABELLED, fit_unlabelled
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
-from calib_serve.fit.samples import ClassWeight, Samples, has_names
+from calib_serve.fit.samples import Samples, has_names
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
 from calib_serve.metrics import ClassShares, as_shares, group_codes, mean_error, of_classes, row_blocks
-from calib_serve.scores import Outputs, Scores, alike
+from calib_serve.scores import Scores, alike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from calib_serve.core.options.keywords import FitKeywords
 
-_OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
+_OF_LABELS = ("candidates", "folds")
 AUTO = (*_OF_LABELS, "keep_predictions")
 
 Test = Union[Scores, tuple[Any, Any]]
@@ -69,9 +69,8 @@ def calibrate(
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``FitOptions``: ``by``, ``class_names``, ``class_weight``, ``columns``,
             ``cross_validate``, ``groups``, ``ignore_label``, ``missing``, ``outputs``, ``prior``,
-            ``sample_weight``, ``schema``, ``seed``. Options of "auto": ``candidates``, ``criterion``,
-            ``folds``, ``keep_predictions``, ``level``, ``tolerance``. Options of other methods: ``bins``,
-            ``folds``, ``grid``, ``lam``, ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
+            ``sample_weight``, ``schema``, ``seed``. Options of "auto": ``candidates``, ``folds``,
+            ``keep_predictions``. Options of other methods: ``bins``, ``grid``, ``of``, ``smoothing``.
 
     Raises:
         InputError: For arrays, names and options that cannot be right.
@@ -83,26 +82,10 @@ def calibrate(
     1.82
     """
     asked, own = divided(options or FitOptions(), keywords, method_options(), verb=calibrate)
-    weight: ClassWeight = asked.class_weight
-    how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
-    # ``Samples`` were checked when they were made, and hold neither class names nor remarks.
-    if isinstance(scores, Samples):
-        of_scores = ("outputs", "columns", "groups", "by", "ignore_label")
-        if late := [name for name in of_scores if getattr(asked, name) is not None]:
-            raise InputError(f"{late[0]}= is of scores with labels: give these to calibrate, and no samples")
-        samples = Samples.of(scores, labels, sample_weight=asked.sample_weight, class_weight=weight)
-        names = asked.class_names or ()
-        held = None if test is None else _tested(test, samples.outputs, names)
-        return _fitted(samples, method, own, test=held, class_names=names, prior=asked.prior, **how)
     found = Scores.of(scores, labels, by=asked.by, name="the calibration set", **asked.of_scores)
-    scale = found.schema.outputs if found.schema.outputs != found.outputs else None
-    held = None
-    if test is not None:
-        by = found.schema.by if found.sources is not None else None
-        held = _tested(test, found.outputs, found.class_names, asked.ignore_label, scale=scale, by=by)
-    how |= {"test": held, "class_names": found.class_names}
+    held = None if test is None else _tested(test, found, asked)
     if found.labels is None and method in UNLABELLED:
-        wanting = {"by": found.sources, "prior": asked.prior, "class_weight": weight}
+        wanting = {"by": found.sources, "prior": asked.prior, "class_weight": asked.class_weight}
         if late := [name for name, value in wanting.items() if value is not None]:
             raise InputError(
                 f"{late[0]} wants labels, and the samples have no labels: give them, or leave {late[0]} out"
@@ -117,10 +100,21 @@ def calibrate(
     elif found.is_multilabel and found.sources is not None:
         raise InputError("labels have no calibration by source: leave by (--by) out")
     else:
-        how |= {"prior": asked.prior, "by": found.schema.by}
-        artifact = _fitted(Samples.of(found, class_weight=weight), method, own, **how)
-    facts: dict[str, Any] = {"columns": found.schema.columns, "class_axis": found.class_axis}
-    artifact = replace(artifact, model=replace(artifact.model, scale=scale, **facts))
+        artifact = fit_samples(
+            Samples.of(found, class_weight=asked.class_weight),
+            method,
+            own,
+            test=held,
+            class_names=found.class_names,
+            prior=asked.prior,
+            by=found.schema.by,
+            cross_validate=asked.cross_validate,
+            seed=asked.seed,
+            progress=progress,
+        )
+    known, scale = found.schema, None if found.schema.outputs == found.outputs else found.schema.outputs
+    model = replace(artifact.model, scale=scale, columns=known.columns, class_axis=found.class_axis)
+    artifact = replace(artifact, model=model)
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
 
 
@@ -155,46 +149,56 @@ def _without_skill(scores: Scores) -> list[str]:
     ]
 
 
-def _tested(
-    test: Test,
-    kind: Outputs,
-    names: Sequence[str],
-    ignore_label: Any = None,
-    *,
-    scale: str | None = None,
-    by: str | None = None,
-) -> Scores:
+def _tested(test: Test, fitted: Scores, asked: FitOptions) -> Scores:
     """Samples to measure on, refused where their scores are of another kind than the fitted ones."""
-    scores, labels = (test, None) if isinstance(test, Scores) else test
-    found = Scores.of(
-        scores,
-        labels,
-        outputs=None if isinstance(test, Scores) else scale,
-        expected=kind,
-        class_names=() if isinstance(test, Scores) or has_names(scores) else names,
-        ignore_label=None if isinstance(test, Scores) else ignore_label,
-        by=by if has_names(scores) else None,
-        name="the test samples",
-    )
-    if not alike(found.outputs, kind):
-        raise InputError(f"the test samples are {found.outputs}, the calibration set {kind}")
-    return found.in_order(names, of="the calibration set")
+    how: dict[str, Any] = {"expected": fitted.outputs, "name": "the test samples"}
+    if isinstance(test, Scores):
+        found = Scores.of(test, **how)
+    else:
+        scores, labels = test
+        scale = fitted.schema.outputs if fitted.schema.outputs != fitted.outputs else None
+        how |= {"outputs": scale, "ignore_label": asked.ignore_label}
+        if has_names(scores):
+            how["by"] = fitted.schema.by if fitted.sources is not None else None
+        else:
+            how["class_names"] = fitted.class_names
+        found = Scores.of(scores, labels, **how)
+    if not alike(found.outputs, fitted.outputs):
+        raise InputError(f"the test samples are {found.outputs}, the calibration set {fitted.outputs}")
+    return found.in_order(fitted.class_names, of="the calibration set")
 
 
-def _fitted(
+def fit_samples(
     samples: Samples,
     method: str,
     options: Mapping[str, Any],
     *,
-    test: Scores | None,
-    class_names: Sequence[str],
-    prior: ClassShares | None,
-    cross_validate: bool,
-    seed: int,
-    progress: Progress | None,
+    test: Scores | None = None,
+    class_names: Sequence[str] = (),
+    prior: ClassShares | None = None,
     by: str | None = None,
+    cross_validate: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Artifact:
-    """Calibrate checked samples, of classes or of labels."""
+    """Calibrate checked samples, of classes or of labels, as ``calibrate`` does.
+
+    Args:
+        samples: The calibration set.
+        method: As in ``calibrate``.
+        options: The method's own options.
+        test: Scores with labels that nothing was fitted to.
+        class_names: Names of the classes (K,).
+        prior: Class shares (K,) to correct to.
+        by: Name of the samples' sources, each of which has a map.
+        cross_validate: Whether before and after are measured on held-out folds, without ``test``.
+        seed: Seed of folds and draws.
+        progress: Called with a stage, and how much of it is done, of how much.
+
+    Raises:
+        InputError: For options that cannot be right.
+        FitError: Where the method has no optimum.
+    """
     multilabel, keeping = samples.is_multilabel, bool(options.get("keep_predictions"))
     shares = None if prior is None else _shares(prior, samples, class_names, keeping=keeping, by=by)
     # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
@@ -214,7 +218,6 @@ def _fitted(
             # That one map for all changes nothing says nothing of one for each.
             method, options = common.method if common.method != "none" else can[0], {}
     elif by is None:
-        check_options(method, options, options_of(method, multilabel))
         if shares is not None:
             check_correctable([method], samples.classes, options.get("of"))
         if progress:
@@ -223,10 +226,13 @@ def _fitted(
         check_options(f"{method} by {by}", options, [])
 
     # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
+    if by is None:
+        of_part = fitter_of(method, options, multilabel, seed=seed)
+    else:
+        of_part = partial(fit_by_source, method, by=by)
+
     def fit(part: Samples) -> Artifact:
-        if by is not None:
-            return unseen.fitted(part, lambda s: fit_by_source(method, s, by))
-        return unseen.fitted(part, partial(fit_by_name, method, seed=seed, **options))
+        return unseen.fitted(part, of_part)
 
     artifact = fit(samples) if chosen is None else chosen
     if common is not None:

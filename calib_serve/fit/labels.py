@@ -21,15 +21,7 @@ from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete, fit_none
 from calib_serve.fit.lbfgs import minimise
 from calib_serve.fit.output.binary import platt, platt_targets
-from calib_serve.fit.output.tables import (
-    check_table,
-    equal_width,
-    histogram_row,
-    isotonic_row,
-    quantile_edges,
-    table_of,
-    temperature_row,
-)
+from calib_serve.fit.output.tables import isotonic_row, table_of, temperature_row
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import sigmoid
@@ -87,53 +79,19 @@ def fit_label_platt(samples: Samples) -> Artifact:
     )
 
 
-def fit_label_width(samples: Samples, *, bins: int = 15, smoothing: float = 1.0) -> Artifact:
-    """Fit bins of equal width, a table for each label, as of classes; of few samples as Platt has it."""
-    return _histograms(samples, "histogram-width", equal_width, bins, smoothing)
-
-
-def fit_label_mass(samples: Samples, *, bins: int = 15, smoothing: float = 1.0) -> Artifact:
-    """Fit bins of equal numbers of samples, a table for each label; of few samples as Platt has it."""
-    return _histograms(samples, "histogram-mass", quantile_edges, bins, smoothing)
-
-
-def _histograms(
-    samples: Samples, method: str, edges: Callable[[Floats, int], Floats], bins: int, smoothing: float
-) -> Artifact:
-    check_table("each", bins, smoothing)
-
-    def row(p: Floats, came_true: Floats, weight: Floats) -> Row:
-        return histogram_row(p, came_true, weight, edges(p, bins), smoothing)
-
-    fit = {"objective": "share of each bin", "bins": bins, "smoothing": smoothing}
-    return _tables(samples, method, row, fit)
-
-
 def fit_label_isotonic(samples: Samples) -> Artifact:
     """Fit the rising step function of least squared error to each label; of few samples as Platt has it."""
     floor = 1 / (2 * (len(samples) + 1))  # as two classes have it
-
-    def row(p: Floats, came_true: Floats, weight: Floats) -> Row:
-        return isotonic_row(p, came_true, weight, floor)
-
-    return _tables(samples, "isotonic", row, {"objective": "squared error"}, ("scipy",))
-
-
-def _tables(
-    samples: Samples,
-    method: str,
-    row: Callable[[Floats, Floats, Floats], Row],
-    fit: Mapping[str, Any],
-    packages: tuple[str, ...] = (),
-) -> Artifact:
     shared, kept = _Shared(samples), _kept(samples)
     rows = []
     for k in range(samples.classes):
         z, came_true, weight = _label(samples, k)
-        alone = k not in kept
-        rows.append(row(sigmoid(z), came_true.astype(np.float64), weight) if alone else shared.row(k, z))
-    facts = {**fit, **shared.facts(kept)}
-    return complete([table_of(rows)], samples, method=method, fit=facts, packages=packages)
+        if k in kept:
+            rows.append(shared.row(k, z))
+        else:
+            rows.append(isotonic_row(sigmoid(z), came_true.astype(np.float64), weight, floor))
+    facts = {"objective": "squared error", **shared.facts(kept)}
+    return complete([table_of(rows)], samples, method="isotonic", fit=facts, packages=("scipy",))
 
 
 class _Shared:
@@ -216,8 +174,6 @@ LABEL_METHODS: Mapping[str, Callable[..., Artifact]] = MappingProxyType(
         "none": fit_none,
         "temperature": fit_label_temperature,
         "platt": fit_label_platt,
-        "histogram-width": fit_label_width,
-        "histogram-mass": fit_label_mass,
         "isotonic": fit_label_isotonic,
     }
 )

@@ -160,33 +160,6 @@ def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
     return weight
 
 
-def inconsistency_weight(
-    *, noise: float = 1.0, samples: int = 32, generator: torch.Generator | None = None
-) -> Weight:
-    """Weigh by 1 - consistency: how often noise on the logits changes the predicted class (Tao 2024).
-
-    It is a count without a gradient, detached or not.
-
-    Args:
-        noise: Standard deviation.
-        samples: Draws of the noise.
-        generator: Source of the draws; torch's own by default.
-    """
-    if not noise > 0 or samples < 1:
-        raise InputError(f"noise must be positive and samples at least 1, got {noise} and {samples}")
-
-    def weight(log_p: Tensor, labels: Tensor) -> Tensor:
-        predicted = log_p.argmax(dim=-1)
-        # An argmax has no gradient, so none is kept.
-        changed = torch.zeros_like(predicted)
-        for _ in range(samples):
-            shaken = torch.empty_like(log_p).normal_(std=noise, generator=generator) + log_p.detach()
-            changed += shaken.argmax(dim=-1) != predicted
-        return changed.to(log_p.dtype) / samples
-
-    return weight
-
-
 def _check_exponent(gamma: float) -> None:
     if not gamma >= 0:
         raise InputError(f"gamma must be 0 or more, got {gamma}")
@@ -254,24 +227,6 @@ def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> T
     return _reduced(((p - target) ** 2).sum(dim=-1), reduction)
 
 
-def label_smoothing(
-    logits: Tensor, labels: Tensor, *, epsilon: float = 0.05, reduction: Reduction = "mean"
-) -> Tensor:
-    """Return cross-entropy against smoothed labels: LS (Szegedy 2016).
-
-    Args:
-        logits: (..., K).
-        labels: Class ids (...,).
-        epsilon: Share of a label that is spread over all K classes.
-        reduction: "mean", "sum" or "none".
-    """
-    if not 0 <= epsilon < 1:
-        raise InputError(f"epsilon must lie in [0, 1), got {epsilon}")
-    log_p = _log_probs(logits, labels)
-    # All K classes share epsilon, the label's own among them.
-    return _reduced(-(1 - epsilon) * _of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
-
-
 def entropy_regularised(
     logits: Tensor, labels: Tensor, *, strength: float = 0.1, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -290,21 +245,18 @@ def entropy_regularised(
 
 
 def logit_norm_regularised(
-    logits: Tensor, labels: Tensor, *, strength: float = 0.01, p: float = 1.0, reduction: Reduction = "mean"
+    logits: Tensor, labels: Tensor, *, strength: float = 0.01, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return -log p_y + strength * ||z||_p of a sample's logits (Joo and Chung 2020; Wang 2021, sec. 3).
+    """Return -log p_y + strength * ||z||_1 of a sample's logits (Joo and Chung 2020; Wang 2021, sec. 3).
 
     Args:
         logits: (..., K).
         labels: Class ids (...,).
         strength: Weight of the norm.
-        p: Order of the norm.
         reduction: "mean", "sum" or "none".
     """
-    if p < 1:
-        raise InputError(f"p must be at least 1 for a norm, got {p}")
     log_p = _log_probs(logits, labels)
-    norm = torch.linalg.vector_norm(_wide(logits), ord=p, dim=-1)
+    norm = torch.linalg.vector_norm(_wide(logits), ord=1, dim=-1)
     return _reduced(-_of_label(log_p, labels) + strength * norm, reduction)
 
 

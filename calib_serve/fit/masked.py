@@ -5,8 +5,8 @@
         model.features(train_images), train_labels, model.features(held_images), held_labels
     )
 
-Each layer's weight W acts as M * W, with M drawn from Bernoulli(q) for every batch or every epoch; the
-gradient is masked likewise (algorithm 1, eq. 8 to 11). Features were computed once: only small matrices
+Each layer's weight W acts as M * W, with M drawn from Bernoulli(q) for every batch; the gradient is masked
+likewise (algorithm 1, eq. 8 to 11). Features were computed once: only small matrices
 remain.
 
 The paper infers with the unmasked weights and steers q by the training set. On features of images that the
@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -38,15 +37,12 @@ from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint, remarked
 from calib_serve.fit.losses import cross_entropy
 from calib_serve.fit.output.candidates import fit_by_name, options_of
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Progress
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(logits (b, K), class ids (b,)) -> the mean loss."""
-
 _COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
-_INSTEAD = "give it more training samples, or fit tuned-head, which starts from the deployed one"
+_INSTEAD = "give it more training samples"
+_HELD_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -131,9 +127,6 @@ class Masking:
         retention: How q moves.
         inference: "expected" scales every masked weight by q in the finished head, "unmasked" leaves it, as
             in the paper.
-        draw: Whether masks are drawn for each "batch" or each "epoch".
-        masked_gradient: Whether masked weights have no gradient.
-        loss: Function of logits and class ids.
         epochs: Passes over the data.
         batch: Samples of a step.
         rate: Learning rate.
@@ -147,9 +140,6 @@ class Masking:
     hidden: int | None = 128
     retention: Retention = field(default_factory=Retention)
     inference: Literal["expected", "unmasked"] = "expected"
-    draw: Literal["batch", "epoch"] = "batch"
-    masked_gradient: bool = True
-    loss: Loss = cross_entropy
     epochs: int = 40
     batch: int = 128
     rate: float = 0.1
@@ -165,7 +155,6 @@ class Masking:
             raise InputError(f"epochs and batch must be at least 1, got {self.epochs} and {self.batch}")
         for name, allowed in (
             ("inference", ("expected", "unmasked")),
-            ("draw", ("batch", "epoch")),
             ("schedule", ("constant", "cosine")),
         ):
             if getattr(self, name) not in allowed:
@@ -252,46 +241,31 @@ def train_masked(
     held_out: tuple[AnyFloats, NDArray[np.intp]] | None = None,
     masking: Masking | None = None,
     seed: int = 0,
-    device: str | None = None,
-    checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """Train a head on features (n, d), or (V, n, d) of which each epoch sees the next view.
-
-    ``held_out`` features and labels update q if ``Retention.adapt`` is "held-out". From ``checkpoints`` a
-    killed fit resumes after its last epoch, with the same result.
+    """Train a head on features (n, d); ``held_out`` ones update q if ``Retention.adapt`` is "held-out".
 
     Raises:
         FitError: When training diverges.
     """
     how = masking or Masking().suited(len(labels))
-    views = features[None] if features.ndim == 2 else features
-    unit = float(np.sqrt(np.mean(np.square(views, dtype=np.float64)))) or 1.0 if how.scaled else 1.0
-    layers = _Layers.drawn(views.shape[2], classes, how, seed=seed, device=device)
-    y = torch.from_numpy(np.ascontiguousarray(labels, np.int64)).to(layers.device)
-    key = _key(views, labels, held_out, how, seed) if checkpoints else ""
-    history = layers.resumed(checkpoints.load(key)) if checkpoints else []
-    for epoch in range(len(history) + 1, how.epochs + 1):
-        q = how.retention.first
+    unit = float(np.sqrt(np.mean(np.square(features, dtype=np.float64)))) or 1.0 if how.scaled else 1.0
+    layers = _Layers.drawn(features.shape[1], classes, how, seed=seed)
+    x = torch.from_numpy(np.asarray(features, np.float32) / np.float32(unit))
+    y = torch.from_numpy(np.ascontiguousarray(labels, np.int64))
+    judged = held_out if how.retention.adapt == "held-out" and held_out else (features, labels)
+    q, history = how.retention.first, list[Epoch]()
+    for epoch in range(1, how.epochs + 1):
         if history:
             last, seen = history[-1], {"epoch": len(history), "epochs": how.epochs}
-            q = how.retention.moved(last.q, confidence=last.confidence, accuracy=last.accuracy, **seen)
-        # Augmented views take turns, one an epoch.
-        view = views[(epoch - 1) % len(views)]
-        x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
-        # One generator per epoch, so that a fit can resume after any of them.
-        rng = np.random.default_rng((seed, epoch))
+            q = how.retention.moved(q, confidence=last.confidence, accuracy=last.accuracy, **seen)
         with _threads_for(how, x.shape[1]):
-            loss = layers.epoch(x, y, q, rate=_rate(epoch, how), how=how, rng=rng)
+            loss = layers.epoch(x, y, q, how, epoch, rng=np.random.default_rng((seed, epoch)))
         if not math.isfinite(loss):
             raise FitError(f"training diverged in epoch {epoch}; lower rate (now {how.rate})")
-        judged = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
         history.append(Epoch(q, loss, *_feedback(layers.head(q, unit, how), *judged)))
-        if checkpoints:
-            checkpoints.save(key, layers.state(history))
         if progress:
             progress(epoch, how.epochs)
-    q = history[-1].q
     return Trained(layers.head(q, unit, how), q, tuple(history))
 
 
@@ -313,20 +287,6 @@ def _rate(epoch: int, how: Masking) -> float:
     return how.rate * (1 + math.cos(math.pi * (epoch - 1) / how.epochs)) / 2
 
 
-def _key(
-    views: AnyFloats,
-    labels: NDArray[np.intp],
-    held_out: tuple[AnyFloats, NDArray[np.intp]] | None,
-    how: Masking,
-    seed: int,
-) -> str:
-    """Name everything that the state after an epoch depends on."""
-    # torch's version is named too: its kernels and random streams change results.
-    data = data_fingerprint(views, labels, *(held_out or ()))
-    settings = {**vars(how), "loss": getattr(how.loss, "__qualname__", repr(how.loss))}
-    return f"masked head {data} {settings} {seed} {torch.__version__}"
-
-
 @dataclass(eq=False)
 class _Layers:
     """Weights, biases and their velocities, changed in place by ``epoch``."""
@@ -334,47 +294,29 @@ class _Layers:
     weights: list[Tensor]
     biases: list[Tensor]
     velocities: list[Tensor]
-    device: torch.device
 
     @classmethod
-    def drawn(cls, width: int, classes: int, how: Masking, *, seed: int, device: str | None) -> _Layers:
+    def drawn(cls, width: int, classes: int, how: Masking, *, seed: int) -> _Layers:
         """Draw uniformly in +-1/sqrt(fan in), like torch.nn.Linear."""
         generator = torch.Generator().manual_seed(seed)
         sizes = [width, *([] if how.hidden is None else [how.hidden]), classes]
-        where = torch.device(device or "cpu")  # matrices this small gain nothing from a GPU
         weights, biases = [], []
         for fan_in, fan_out in itertools.pairwise(sizes):
             bound = 1 / math.sqrt(fan_in)
             drawn = torch.rand((fan_out, fan_in + 1), generator=generator) * 2 * bound - bound
-            weights.append(drawn[:, :-1].contiguous().to(where))
-            biases.append(drawn[:, -1].contiguous().to(where))
-        return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)], where)
-
-    def state(self, history: Sequence[Epoch]) -> dict[str, NDArray[Any]]:
-        """Everything that the next epoch needs."""
-        tensors = [*self.weights, *self.biases, *self.velocities]
-        saved = {f"tensor{i}": t.cpu().numpy() for i, t in enumerate(tensors)}
-        rows = [(e.q, e.loss, e.accuracy, e.confidence) for e in history]
-        return {**saved, "history": np.array(rows)}
-
-    def resumed(self, state: Mapping[str, NDArray[Any]] | None) -> list[Epoch]:
-        """Restore a saved state, if any; returns its epochs."""
-        if state is None:
-            return []
-        for i, tensor in enumerate([*self.weights, *self.biases, *self.velocities]):
-            tensor.copy_(torch.from_numpy(state[f"tensor{i}"]))
-        return [Epoch(*row) for row in state["history"].tolist()]
+            weights.append(drawn[:, :-1].contiguous())
+            biases.append(drawn[:, -1].contiguous())
+        return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)])
 
     def epoch(
-        self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, rng: np.random.Generator
+        self, x: Tensor, y: Tensor, q: float, how: Masking, epoch: int, *, rng: np.random.Generator
     ) -> float:
         """Descend one pass by masked stochastic gradients, and return the mean loss."""
-        order = torch.from_numpy(rng.permutation(len(y))).to(self.device)
-        total, masks = torch.zeros((), device=self.device), self._masks(q, rng)
+        order = torch.from_numpy(rng.permutation(len(y)))
+        self._masks(q, rng)  # drawn and left, so that a seed gives the numbers that it always gave
+        rate, total = _rate(epoch, how), torch.zeros(())
         for rows in torch.split(order, how.batch):
-            if how.draw == "batch":
-                masks = self._masks(q, rng)
-            loss, gradients = self._gradients(x[rows], y[rows], masks, how)
+            loss, gradients = self._gradients(x[rows], y[rows], self._masks(q, rng))
             total += loss * len(rows)
             parameters = [*self.weights, *self.biases]
             # The update of torch.optim.SGD, with decay in the gradient, over a few small tensors at once.
@@ -390,28 +332,24 @@ class _Layers:
         scale = q if how.inference == "expected" else 1.0
         weights = [w * scale for w in self.weights]
         weights[0] = weights[0] / unit
-        return Head(tuple(w.cpu().numpy() for w in weights), tuple(b.cpu().numpy() for b in self.biases))
+        return Head(tuple(w.numpy() for w in weights), tuple(b.numpy() for b in self.biases))
 
     def _masks(self, q: float, rng: np.random.Generator) -> list[Tensor]:
         if q >= 1:
             return [torch.ones_like(w) for w in self.weights]
-        # Drawn by numpy: several times faster than torch here, and the same on every device.
-        drawn = [rng.random(w.shape, np.float32) < q for w in self.weights]
-        return [torch.from_numpy(mask).to(self.device, torch.float32) for mask in drawn]
+        # Drawn by numpy: several times faster than torch here.
+        return [torch.from_numpy(rng.random(w.shape, np.float32) < q).float() for w in self.weights]
 
-    def _gradients(
-        self, x: Tensor, y: Tensor, masks: list[Tensor], how: Masking
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _gradients(self, x: Tensor, y: Tensor, masks: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         used = [(w * m).requires_grad_() for w, m in zip(self.weights, masks, strict=True)]
         biases = [b.detach().requires_grad_() for b in self.biases]
         hidden = x
         for i, (w, b) in enumerate(zip(used, biases, strict=True)):
             hidden = torch.nn.functional.linear(hidden.relu() if i else hidden, w, b)
         # eq. 8: the product M * W acts, so autograd's gradient is that of the product.
-        loss = how.loss(hidden, y)
+        loss = cross_entropy(hidden, y)
         gradients = list(torch.autograd.grad(loss, [*used, *biases]))
-        if how.masked_gradient:  # eq. 11
-            gradients[: len(masks)] = [g * m for g, m in zip(gradients, masks, strict=False)]
+        gradients[: len(masks)] = [g * m for g, m in zip(gradients, masks, strict=False)]  # eq. 11
         return loss.detach(), gradients
 
 
@@ -432,32 +370,27 @@ def fit_masked_head(
     *,
     classes: int | None = None,
     masking: Masking | None = None,
-    held_share: float = 0.25,
     then: str | None = None,
     model: ModelFacts | Mapping[str, Any] | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
-    device: str | None = None,
-    checkpoints: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
     """Fit a new head to features of the training set.
 
     Args:
-        features: (n, d), or (V, n, d): V augmented views, of which each epoch sees the next.
+        features: (n, d).
         labels: Class ids (n,).
-        held_features: Held-out features (m, d), which steer q and give the artifact's reference bins.
+        held_features: Held-out features (m, d), which steer q and give the artifact's reference bins; by
+            default a quarter of the samples.
         held_labels: Their class ids (m,).
         classes: Number of class names or the largest label plus 1 by default.
         masking: Settings of the training.
-        held_share: Share of the samples that is held out where no features are.
         then: Output method, such as "temperature", that is fitted behind the finished head to the held-out
             part.
         model: The classifier's ``facts()``.
         class_names: Names of the classes (K,).
         seed: Seed of the random draws.
-        device: torch's name of it.
-        checkpoints: Folder to resume a killed fit from.
         progress: Called with how many epochs are done, and of how many.
 
     Raises:
@@ -470,28 +403,17 @@ def fit_masked_head(
     if (held_features is None) != (held_labels is None):
         raise InputError("give held-out features and labels both, or neither")
     if held_features is None:
-        kept, out = held_rows(len(y), held_share, seed)
-        held = ((x if x.ndim == 2 else x[0])[out], y[out])  # of several views, the first one
-        x, y = x[..., kept, :], y[kept]
+        kept, out = held_rows(len(y), seed)
+        held, (x, y) = (x[out], y[out]), (x[kept], y[kept])
     else:
         held = _checked(held_features, held_labels)
-    if held[0].shape[-1] != x.shape[-1]:
-        raise ShapeError(f"features are {x.shape[-1]} wide, the held-out ones {held[0].shape[-1]}")
+    if held[0].shape[1] != x.shape[1]:
+        raise ShapeError(f"features are {x.shape[1]} wide, the held-out ones {held[0].shape[1]}")
     k = classes or len(class_names) or int(max(y.max(), held[1].max())) + 1
     if max(y.max(), held[1].max()) >= k:
         raise InputError(f"labels must lie in 0..{k - 1}, got {max(y.max(), held[1].max())}")
     how = masking or Masking().suited(len(y))
-    trained = train_masked(
-        x,
-        y,
-        k,
-        held_out=held,
-        masking=how,
-        seed=seed,
-        device=device,
-        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
-        progress=progress,
-    )
+    trained = train_masked(x, y, k, held_out=held, masking=how, seed=seed, progress=progress)
     logits = trained.head(np.asarray(held[0], np.float32))
     # Where every ReLU is off, the head answers with its bias alone.
     collapsed = bool((logits == logits[0]).all())
@@ -499,11 +421,22 @@ def fit_masked_head(
         raise FitError(f"{_COLLAPSED}, so nothing can be fitted behind it; {_INSTEAD}")
     behind = None if then is None else fit_by_name(then, logits, held[1], seed=seed)
     said: dict[str, Any] = {} if behind is None else {"then": then, "behind": behind.fit.as_dict()}
+    last = trained.epochs[-1]
     artifact = complete(
         [trained.head, *(() if behind is None else behind.steps)],
         Samples.of(logits, held[1], outputs="logits"),
         method="masked-head",
-        fit=_facts(trained, how, seed) | said,
+        fit={
+            **{name: value for name, value in vars(how).items() if name != "retention"},
+            **{name: list(v) if isinstance(v, tuple) else v for name, v in vars(how.retention).items()},
+            "q": trained.q,
+            "q_by_epoch": [round(epoch.q, 6) for epoch in trained.epochs],
+            "training_loss": last.loss,
+            "feedback_accuracy": last.accuracy,
+            "feedback_confidence": last.confidence,
+            "seed": seed,
+            **said,
+        },
         data={"trained_on": len(y), "features_sha256": data_fingerprint(np.asarray(x), y)},
         model=model,
         class_names=class_names,
@@ -512,29 +445,13 @@ def fit_masked_head(
     return remarked(artifact, after=[f"{_COLLAPSED}; {_INSTEAD}"] if collapsed else [])
 
 
-def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
-    last, steered = trained.epochs[-1], how.retention
-    settings = {name: value for name, value in vars(how).items() if name not in ("loss", "retention")}
-    return {
-        **settings,
-        "loss": getattr(how.loss, "__name__", type(how.loss).__name__),
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in vars(steered).items()},
-        "q": trained.q,
-        "q_by_epoch": [round(epoch.q, 6) for epoch in trained.epochs],
-        "training_loss": last.loss,
-        "feedback_accuracy": last.accuracy,
-        "feedback_confidence": last.confidence,
-        "seed": seed,
-    }
-
-
 def _checked(features: AnyFloats, labels: ArrayLike | None) -> tuple[AnyFloats, NDArray[np.intp]]:
-    """Check features (n, d) or (V, n, d) and class ids (n,)."""
+    """Check features (n, d) and class ids (n,)."""
     x, y = as_array(features, "features"), as_array(labels, "labels")
-    if x.ndim not in (2, 3) or x.dtype.kind != "f" or x.shape[-2] == 0:
-        raise ShapeError(f"features must be floats (n, d) or (views, n, d), got {x.dtype} {x.shape}")
-    if y.shape != (x.shape[-2],):
-        raise ShapeError(f"labels must be ({x.shape[-2]},), got {y.shape}; pass class ids, not one-hot")
+    if x.ndim != 2 or x.dtype.kind != "f" or len(x) == 0:
+        raise ShapeError(f"features must be floats (n, d), got {x.dtype} {x.shape}")
+    if y.shape != (len(x),):
+        raise ShapeError(f"labels must be ({len(x)},), got {y.shape}; pass class ids, not one-hot")
     if y.dtype.kind not in "iu" or y.min() < 0:
         raise InputError(f"labels must be class ids of 0 and above, got {y.dtype} from {y.min()}")
     if (y == y[0]).all():
@@ -544,11 +461,11 @@ def _checked(features: AnyFloats, labels: ArrayLike | None) -> tuple[AnyFloats, 
     return x, y.astype(np.intp)
 
 
-def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows that are trained on, and those that are held out."""
-    m = round(n * share)
+def held_rows(n: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows that are trained on, and the quarter that is held out."""
+    m = round(n * _HELD_SHARE)
     if not 0 < m < n:
-        raise InputError(f"held_share {share} of {n} samples leaves a part empty")
+        raise InputError(f"{n} samples are too few to hold a quarter out")
     order = np.random.default_rng(seed).permutation(n)
     # Sorted, so that memory-mapped features are read forwards.
     return np.sort(order[m:]), np.sort(order[:m])

@@ -1,36 +1,205 @@
-"""Metrics and a verdict of an artifact, before and after calibration, on held-out samples."""
+"""Results of held-out samples: losses and metrics of fits to folds, and what an artifact says of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import Floats
+from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
-from calib_serve.fit.facts import HeldOutFacts, measured, measured_on_folds
-from calib_serve.fit.folds import FOLDS, folds_of, stratified
+from calib_serve.fit.facts import confusion_facts, tops_of
+from calib_serve.fit.folds import FOLDS, folds_of
 from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.held_out import facts_of_folds, facts_of_probabilities
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
+    CALIBRATE,
+    MORE,
     Estimate,
     Evaluation,
     LabelsEvaluation,
     Level,
     Moved,
+    Separation,
+    Tops,
     Verdict,
+    confidence_of_labels,
+    ece_interval,
     evaluate_label_probs,
     evaluate_probs,
     gain_of,
     judge_probs,
+    mean_interval,
 )
-from calib_serve.scores import ProbsView, sigmoid, softmax
+from calib_serve.scores import ProbsView, log_probs, sigmoid, softmax
+
+FoldFit = Callable[[int], Artifact]
+"""A fold -> the fit to all others."""
+
+_DRAWS = 100  # of an ECE's possible truths, of each
+_BINNED = ("ece", "noise_floor", "positive_ece", "positive_noise_floor", "refinement_auroc")
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """One candidate's held-out results per sample, each (n,); of labels means, and ``predicted`` is NaN."""
+
+    nll: Floats
+    brier: Floats
+    confidence: Floats
+    correct: Floats
+    predicted: Floats
+
+    @classmethod
+    def of(cls, probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
+        """Describe probabilities (n, K) against class ids (n,), or (n, L) against labels of 0 and 1."""
+        if labels.ndim > 1:
+            # Means over a sample's labels: samples, not labels, are independent.
+            confidence, right = confidence_of_labels(probs, labels)
+            true = np.where(labels == 1, probs, 1 - probs)
+            nll, brier = -log_probs(true), (1 - true) ** 2
+            terms = [np.asarray(x, np.float64).mean(axis=1) for x in (nll, brier, confidence, right)]
+            return cls(*[*terms, np.full(len(probs), np.nan)])
+        p_true, top = probs[np.arange(len(probs)), labels], probs.argmax(axis=1)
+        nll = -log_probs(p_true)  # finite where p_true is 0
+        brier = np.einsum("nk,nk->n", probs, probs) - 2 * p_true + 1
+        rows = np.stack([nll, brier, np.minimum(probs.max(axis=1), 1.0), top == labels, top])
+        return cls(*rows)
+
+    @property
+    def tops(self) -> Tops:
+        """The predicted classes with their confidences, and whether they are right."""
+        return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
+
+
+def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
+    """The results of each fold's ``fit`` on that fold, without holding all probabilities."""
+    out = np.empty((5, len(samples)))
+    for rows, probs in samples.held_out(fold, fit):
+        held = HeldOut.of(probs, samples.labels[rows])
+        out[:, rows] = list(vars(held).values())
+    return HeldOut(*out)
+
+
+def facts_of_folds(
+    fit: FoldFit,
+    samples: Samples,
+    fold: NDArray[np.intp],
+    class_names: Sequence[str],
+    *,
+    seed: int,
+) -> HeldOutFacts:
+    """Measure every sample under its fold's ``fit``."""
+    probs = np.empty((len(samples), samples.classes))
+    for rows, p in samples.held_out(fold, fit):
+        probs[rows] = p
+    as_probs = sigmoid if samples.is_multilabel else softmax
+    plain = np.concatenate([as_probs(z) for _, z in samples.chunks(np.float64)])
+    found = facts_of_probabilities(plain, probs, samples, class_names=class_names, seed=seed)
+    if samples.is_multilabel:
+        return found
+    tops = tops_of(len(samples), [(slice(None), probs)])
+    return found._replace(confusion=confusion_facts(samples, *tops, on="held-out folds"))
+
+
+def facts_of_probabilities(
+    before: Floats,
+    after: Floats,
+    samples: Samples,
+    *,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+) -> HeldOutFacts:
+    """Measure held-out probabilities (n, K), ``before`` and ``after`` calibration, of these samples."""
+    weight, groups, y = samples.weight, samples.groups, samples.labels
+    verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
+    if samples.is_multilabel:
+        how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "seed": seed}
+        plain, calibrated = (evaluate_label_probs(p, y, **how).estimates() for p in (before, after))
+        return HeldOutFacts(plain, calibrated, verdict)
+    held = [HeldOut.of(p, y) for p in (before, after)]
+    plain, calibrated = (
+        _estimates(one, p, samples, seed) for one, p in zip(held, (before, after), strict=True)
+    )
+    moved = Moved.between(*(one.tops for one in held), weight=weight, groups=groups)
+    return HeldOutFacts(plain, calibrated, verdict, moved)
+
+
+def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dict[str, Estimate]:
+    means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
+    found = {
+        name: mean_interval(x, weight=samples.weight, groups=samples.groups) for name, x in means.items()
+    }
+    if samples.weight is None and samples.groups is None:
+        # Each of these is quick; evaluate_probs, which weights and groups need, computes far more.
+        found |= _binned("", held.confidence, held.correct, seed)
+        if samples.classes == 2:
+            positive = np.clip(probs[:, 1], 0, 1)
+            found |= _binned("positive_", positive, (samples.labels == 1).astype(float), seed)
+        found["refinement_auroc"] = Estimate(float(Separation.of(held.confidence, held.correct).auroc()))
+    else:
+        told = evaluate_probs(
+            probs,
+            samples.labels,
+            sample_weight=samples.weight,
+            groups=samples.groups,
+            replicates=_DRAWS,
+            seed=seed,
+        ).estimates()
+        found |= {name: told[name] for name in _BINNED if name in told}
+    return found
+
+
+def _binned(prefix: str, p: Floats, came_true: Floats, seed: int) -> dict[str, Estimate]:
+    """Estimate the ECE of probabilities (n,), and what chance alone gives."""
+    bins = Bins.tally(p, came_true)
+    ece = ece_interval(bins, draws=_DRAWS, level=0.95, seed=seed)
+    return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}
+
+
+class HeldOutFacts(NamedTuple):
+    """Held-out results of calibration samples, each under a fit to the other folds.
+
+    Metrics ``before`` and ``after``; the ``verdict`` on what was held out; what
+    ``moved``, of labels None; the facts of its ``confusion``, where it was counted.
+    """
+
+    before: Mapping[str, Estimate]
+    after: Mapping[str, Estimate]
+    verdict: Verdict
+    moved: Moved | None = None
+    confusion: Mapping[str, Any] | None = None
+
+
+def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
+    """The artifact with the held-out results of ``samples`` calibration samples on ``folds``."""
+    whole = samples == artifact.data.get("samples", samples)
+    of = "" if whole else f"{samples:,} samples of "
+    return measured(artifact, found, on=f"{folds} folds of {of}the calibration set", samples=samples)
+
+
+def measured(artifact: Artifact, found: HeldOutFacts, *, on: str, samples: int) -> Artifact:
+    """The artifact with results of ``samples`` samples, which ``on`` names: metrics, verdict, what moved."""
+    verdict, moved = found.verdict, found.moved
+    told: dict[str, Any] = {
+        "measured_on": on,
+        "measured_samples": samples,
+        **({} if found.confusion is None else {"confusion": found.confusion}),
+        "verdict": verdict.level,
+        "verdict_says": verdict.headline,
+        # The advice to calibrate is pointless for an artifact that does.
+        "verdict_do": [MORE if artifact.steps and line == CALIBRATE else line for line in verdict.do],
+        **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
+    }
+    before, after = ({name: e.as_dict() for name, e in of.items()} for of in (found.before, found.after))
+    return replace(artifact, before=before, after=after, data={**artifact.data, **told})
 
 
 def with_metrics(
@@ -63,7 +232,7 @@ def with_metrics(
         as_it_is = ProbsView(np.asarray(logits), "logits")
         before, after = (evaluate_probs(p, labels, **weighing, **how) for p in (as_it_is, probs))
         moved = Moved.of_probs(as_it_is, probs, labels, **weighing)
-    plain, calibrated = ({n: e.as_dict() for n, e in one.estimates().items()} for one in (before, after))
+    plain, calibrated = (one.estimates() for one in (before, after))
     said = judge_probs(probs, labels, class_names=artifact.class_names, **weighing)
     return measured(artifact, HeldOutFacts(plain, calibrated, said, moved), on=on, samples=after.n)
 
@@ -93,38 +262,10 @@ def cross_validated(
 
     try:
         fold = folds_of(samples, folds=folds, seed=seed)
-        found = facts_of_folds(of_fold, samples, fold, artifact.class_names, level=0.95, seed=seed)
+        found = facts_of_folds(of_fold, samples, fold, artifact.class_names, seed=seed)
     except CalibServeError as error:
         return unmeasured(artifact, error)
     return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
-
-
-def cross_fitted(
-    artifact: Artifact,
-    logits: ArrayLike,
-    labels: ArrayLike,
-    probs_of: Callable[[NDArray[np.intp], NDArray[np.intp]], ArrayLike],
-    *,
-    seed: int = 0,
-) -> Artifact:
-    """The artifact of a model with metrics before and after, each sample held out of its fold's fit.
-
-    ``logits`` (n, K) are of the model as it is. ``probs_of`` gets the rows of all folds but one, fits to
-    them, and returns probabilities of the rows of that one. Where a fold cannot be fitted, the artifact says
-    so as in ``cross_validated``.
-    """
-    samples = Samples.of(logits, labels, outputs="logits")
-    probs = np.empty(samples.logits.shape)
-    try:
-        fold = stratified(samples.labels, folds=min(FOLDS, len(samples) // 2), seed=seed)
-        for f in np.unique(fold):
-            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
-            probs[held] = probs_of(kept, held)
-    except CalibServeError as error:
-        return unmeasured(artifact, error)
-    plain, names = softmax(samples.logits), artifact.class_names
-    found = facts_of_probabilities(plain, probs, samples, class_names=names, seed=seed)
-    return measured_on_folds(artifact, found, folds=int(fold.max()) + 1, samples=len(samples))
 
 
 def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
@@ -146,75 +287,52 @@ def verdict(artifact: Artifact) -> Verdict:
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=10, **known)
     >>> found = verdict(replace(artifact, data={"measured_on": "test"}))
     >>> found.gain.replace(chr(160), " "), found.headline
-    ('ECE 4.8 -> 1.1 %.', 'Measured on test: better calibrated.')
+    ('ECE 4.8 -> 1.1 %.', 'Measured on test.')
     """
-    on = artifact.data.get("measured_on")
+    known, on = artifact.data, artifact.data.get("measured_on")
     named = [("P(label)", "positive_")] if artifact.is_multilabel else [("", ""), ("P(y = 1)", "positive_")]
-    eces = [found for what, prefix in named if (found := _Ece.of(artifact, what, prefix))]
+    measured = artifact.metrics_before, artifact.metrics_after
+    eces = [(what, of) for what, of in named if all(f"{of}ece" in metrics for metrics in measured)]
     if not eces:
         reason = str(on).removeprefix("nothing: ") if on else "there was nothing to measure it on"
         said = f"The calibration was not measured ({reason}); give held-out data to see what it does."
         return Verdict("too_little", said, tuple(_kept(artifact)))
-    gain = gain_of([(one.what, one.before, one.after, one.floor or math.nan) for one in eces])
-    # Errors that cancel in the top class's confidence show in P(y = 1): the worse ECE makes the headline.
-    worst = max((_judged(artifact, found) for found in eces), key=lambda judged: judged[0])
-    known = artifact.data
-    if known.get("verdict") not in get_args(Level):
-        headline = f"Measured on {on or 'held-out samples'}: {worst[1]}."
-        return Verdict("too_little", headline, (*_lost(artifact), *_kept(artifact)), gain=gain)
+    gain = gain_of(
+        [(what, *(m[f"{of}ece"] for m in measured), measured[1].get(f"{of}noise_floor") or math.nan)
+         for what, of in eces]
+    )  # fmt: skip
     # The verdict judges calibration; no gain over the model, or unlike data, is said beside it.
-    poor = (f"Of the error: {worst[1]}.",) if worst[0] > 1 else ()
+    poor = [said for _, of in eces if (said := _poor(artifact, of))]
+    reasons = (*poor[:1], *_lost(artifact), *_kept(artifact))
+    if known.get("verdict") not in get_args(Level):
+        headline = f"Measured on {on or 'held-out samples'}."
+        return Verdict("too_little", headline, reasons, gain=gain)
     do = tuple(known.get("verdict_do", ()))
-    reasons = (*poor, *_lost(artifact), *_kept(artifact))
     changed = tuple(known.get("moved_says", ())) if artifact.steps else ()
     return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed, gain=gain)
 
 
-@dataclass(frozen=True)
-class _Ece:
-    """An ECE before and after, the ECE that chance gives, and the ECE left on the calibration set."""
-
-    what: str
-    before: Estimate
-    after: Estimate
-    floor: Estimate | None
-    left: float | None
-
-    @classmethod
-    def of(cls, artifact: Artifact, what: str, prefix: str) -> _Ece | None:
-        before, after = (m.get(f"{prefix}ece") for m in (artifact.metrics_before, artifact.metrics_after))
-        if before is None or after is None:
-            return None
-        left = artifact.reference.ece() if artifact.reference is not None and not prefix else None
-        floor = artifact.metrics_after.get(f"{prefix}noise_floor")
-        return cls(what, before, after, floor, left)
-
-
-def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
-    """Rank an ECE from 0, the best, and say its rank in words."""
-    if not artifact.steps:
-        return 0, "nothing was changed"
-    floor, after = found.floor, found.after
-    chance = None if floor is None else (float(floor) if math.isnan(floor.high) else floor.high)
+def _poor(artifact: Artifact, prefix: str) -> str | None:
+    """Say where an ECE that is more than chance did not fall, or is unlike that of the calibration set."""
+    before, after = (m[f"{prefix}ece"] for m in (artifact.metrics_before, artifact.metrics_after))
+    floor = artifact.metrics_after.get(f"{prefix}noise_floor")
     low = float(after) if math.isnan(after.low) else after.low
-    if chance is not None and low <= chance:
-        return 0, "no miscalibration is left that these samples could show"
-    left = found.left
-    if (
-        chance is not None
-        and left is not None
-        and low > 2 * left
-        and artifact.data.get("measured_on") == "test"
-    ):
-        return 3, (
-            f"far more than the {percent(left)} that the calibration set was left with. The two are not "
-            "alike, and no calibrator fitted here repairs that; calibrate on samples like those that will be "
-            "served"
+    if not artifact.steps or (floor is not None and low <= _high(floor)):
+        return None
+    left = artifact.reference.ece() if artifact.reference is not None and not prefix else math.inf
+    if floor is not None and low > 2 * left and artifact.data.get("measured_on") == "test":
+        return (
+            f"Of the error: far more than the {percent(left)} that the calibration set was left with. The "
+            "two are not alike, and no calibrator fitted here repairs that; calibrate on samples like those "
+            "that will be served."
         )
-    if after < found.before:
-        rest = "" if chance is None else "; what is left is more than chance, so try another method or auto"
-        return 1, f"better calibrated{rest}"
-    return 2, "no better than before; keep the model as it is, or give more calibration data"
+    if after < before:
+        return None
+    return "Of the error: no better than before; keep the model as it is, or give more calibration data."
+
+
+def _high(estimate: Estimate) -> float:
+    return float(estimate) if math.isnan(estimate.high) else estimate.high
 
 
 def _lost(artifact: Artifact) -> list[str]:

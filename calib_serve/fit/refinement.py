@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,14 +67,13 @@ def recalibrated_losses(
     labels: Any = None,
     *,
     outputs: Outputs | None = None,
-    method: str | None = None,
-    folds: int | None = None,
     level: float = 0.95,
-    seed: int = 0,
 ) -> Refinement | None:
     """Decompose the losses of scores, each sample recalibrated by a fit to the other folds (Berta 2025).
 
-    What a method cannot mend counts as refinement, so calibration is a lower bound. None where nothing can be
+    The recalibration is beta for two classes and structured vector scaling for more, or a temperature for
+    more than a million logits and where those cannot be fitted; by 5 folds, of 20,000 samples or more 2. What
+    it cannot mend counts as refinement, so calibration is a lower bound. None where nothing can be
     fitted, as to few samples or where every answer is right.
 
     Args:
@@ -81,11 +81,7 @@ def recalibrated_losses(
             used.
         labels: Class ids (n,), or names.
         outputs: Kind of the scores; see ``Scores.of``.
-        method: Name of the recalibration; by default beta for two classes and structured vector scaling for
-            more, or a temperature for more than a million logits and where those cannot be fitted.
-        folds: Number of folds; by default 5, of 20,000 samples or more 2.
         level: Coverage of the intervals, a fraction.
-        seed: Seed of the folds.
     """
     given = Scores.of(scores, labels, outputs=outputs)
     if given.is_multilabel:
@@ -93,22 +89,19 @@ def recalibrated_losses(
             f"{given.outputs} are of labels, each with losses of its own: give one class a sample"
         )
     samples = Samples.of(given.take(some_of(len(given), 50_000)))
-    folds = min(folds or (FOLDS if len(samples) < MEASURED.samples_for_two_folds else 2), samples.units // 2)
+    folds = min(FOLDS if len(samples) < MEASURED.samples_for_two_folds else 2, samples.units // 2)
     if folds < 2:
         return None
     best = "beta" if samples.classes == 2 else "structured-vector"
     best = best if samples.size <= MEASURED.most_logits_for_a_map else "temperature"
-    for name in (method,) if method else tuple(dict.fromkeys((best, "temperature"))):
-        try:
-            return _decomposed(samples, name, folds=folds, level=level, seed=seed)
-        except CalibServeError:
-            if method:
-                raise
+    for name in dict.fromkeys((best, "temperature")):
+        with suppress(CalibServeError):
+            return _decomposed(samples, name, folds=folds, level=level)
     return None
 
 
-def _decomposed(samples: Samples, method: str, *, folds: int, level: float, seed: int) -> Refinement:
-    fold = folds_of(samples, folds=folds, seed=seed)
+def _decomposed(samples: Samples, method: str, *, folds: int, level: float) -> Refinement:
+    fold = folds_of(samples, folds=folds, seed=0)
     losses = np.empty((2, 2, len(samples)))
     for rows, z in samples.chunks(np.float64):
         losses[0][:, rows] = _losses(softmax(z), samples.labels[rows])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.arrays import AnyFloats, Codes, are_counts, as_array, as_floats, repeated, some_of
+from calib_serve.core.arrays import AnyFloats, Codes, are_counts, as_floats, repeated, some_of
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.threads import cores
@@ -73,8 +73,7 @@ class Samples:
         A row of soft labels counts for each class, by its share.
 
         Args:
-            logits: Class scores (n, K), log-odds (n, L) of labels, or ``Scores``; or ``Samples``, with the
-                same labels, and weights if they have none.
+            logits: Class scores (n, K), log-odds (n, L) of labels, or ``Scores``.
             labels: Class ids (n,) or names; shares of the classes (n, K); of labels (n, L), 0 or 1; None
                 where ``Scores`` have them.
             sample_weight: (n,).
@@ -88,8 +87,6 @@ class Samples:
                 labels.
             ShapeError: Where shapes do not fit.
         """
-        if isinstance(logits, Samples):
-            return logits._reweighted(labels, sample_weight, class_weight)
         beside: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
         given = Scores.of(logits, labels, outputs=outputs, expected="logits", **beside)
         if given.is_multilabel:
@@ -115,10 +112,12 @@ class Samples:
     def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
         # All rows in order need no index: chunks are then views of the file.
         whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
-        groups = None if self.groups is None else _recoded(self.groups[rows])
-        rows_of = None if whole else rows
-        found = replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
-        return replace(found, sources=self._sources(rows))
+        return self._at(rows, weight=weight, rows=None if whole else rows)
+
+    def _at(self, index: Any, **more: Any) -> Self:
+        groups = None if self.groups is None else _recoded(self.groups[index])
+        found = {"labels": self.labels[index], "groups": groups, "sources": self._sources(index)}
+        return replace(self, **{**found, **more})
 
     def _sources(self, index: Any) -> NDArray[np.str_] | None:
         return None if self.sources is None else self.sources[index]
@@ -137,23 +136,8 @@ class Samples:
         """Repeat each row once for each class that it may be of, weighted by that share, in one group."""
         shares = soft if weight is None else soft * weight[:, None]
         rows, labels = np.nonzero(shares)
-        groups = rows if self.groups is None else self.groups[rows]
-        found = replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=_recoded(groups))
-        return replace(found, sources=self._sources(rows))
-
-    def _reweighted(
-        self, labels: ArrayLike | None, sample_weight: ArrayLike | None, class_weight: ClassWeight
-    ) -> Samples:
-        if labels is not None and not np.array_equal(as_array(labels, "labels"), self.labels):
-            raise InputError(
-                "these samples have labels already, and other ones were given; pass samples.labels, or make "
-                "new samples of the logits"
-            )
-        if sample_weight is None and class_weight is None:
-            return self
-        if self.weight is not None:
-            raise InputError("these samples have weights already; give all weights where they are made")
-        return replace(self, weight=sample_weights(self.labels, self.classes, sample_weight, class_weight))
+        groups = _recoded(rows if self.groups is None else self.groups[rows])
+        return self._at(rows, labels=labels, weight=shares[rows, labels], rows=rows, groups=groups)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -273,9 +257,7 @@ class Samples:
             # Of mean 1 in every part, so that a penalty weighs the same against the NLL.
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
-        groups = None if self.groups is None else _recoded(self.groups[index])
-        taken = replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
-        return replace(taken, sources=self._sources(index))
+        return self._at(index, weight=weight, rows=rows, part=True)
 
     def some(self, most: int) -> Self:
         """All samples, or ``most`` of them, evenly spread."""

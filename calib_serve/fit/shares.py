@@ -195,16 +195,15 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
     """Raise InputError, before any fit, for methods behind which class shares cannot be corrected."""
     if bad := [name for name in methods if not correctable(name, classes, of)]:
         raise InputError(
-            f"behind {', '.join(bad)} class shares cannot be corrected: a mixture, or a table of the top "
-            "class, has no place for it; choose another method, a table with of='each' (--option "
-            "of=each), or no prior"
+            f"behind {', '.join(bad)} class shares cannot be corrected: a table of the top class has no "
+            "place for it; choose another method, a table with of='each' (--option of=each), or no prior"
         )
 
 
 def correctable(method: str, classes: int, of: str | None = None) -> bool:
     """Whether class shares can be corrected behind a method; ``of`` is a table's option."""
     tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
-    return not (method == "temperature-mixture" or tables or (method == "isotonic" and of == "top"))
+    return not (tables or (method == "isotonic" and of == "top"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import ArchiveFitKeywords, ArchiveKeywords
 
 
-_ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
+_ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +138,7 @@ def calibrate_archive(
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``ArchiveFitOptions``: ``batch_size``, ``outputs``, ``prior``,
             ``probe_timeout``, ``seam``, ``seed``. Options of methods, as of ``calibrate``: ``bins``,
-            ``candidates``, ``criterion``, ``folds``, ``grid``, ``keep_predictions``, ``lam``, ``level``,
-            ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``, ``tolerance``.
+            ``candidates``, ``folds``, ``grid``, ``keep_predictions``, ``of``, ``smoothing``.
 
     Raises:
         InputError: For data, labels and options that do not fit, and an archive that is calibrated already.

@@ -61,7 +61,6 @@ def run(arguments: list[str]):
             ["--train-split", "train", "--option", "checkpoints=CHECKPOINTS", "--option", "then=temperature"],
             ["head", "logit_map"],
         ),
-        ("tuned-head", ["--option", "strength=inf", "--option", "then=none"], ["head"]),
     ],
 )
 def test_every_method_writes_an_artifact_that_is_measured_on_another_split(

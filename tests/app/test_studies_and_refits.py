@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from command_line import by_schema, calib_serve, invoke
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from torch import nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.receipts import Label, Receipt
@@ -56,16 +54,8 @@ def test_study_size(tmp_path: Path) -> None:
         values = [ece(cooled((z[part], y[part]), test), labels) for part in drawn]
         spread = pytest.approx(np.std(values, ddof=1), rel=1e-5) if parts > 1 else None
         wanted.append(["temperature", size, pytest.approx(np.mean(values), rel=1e-5), spread, parts, 0])
-    asked = [
-        "--option",
-        "sizes=30,300",
-        "--option",
-        "repeats=3",
-        "--option",
-        "seed=5",
-        str(tmp_path / "z.npz"),
-    ]
-    done = invoke(["compare", "--study", "size", *asked, "--json"])
+    asked = [part for one in ("sizes=30,300", "repeats=3", "seed=5") for part in ("--option", one)]
+    done = invoke(["compare", "--study", "size", *asked, str(tmp_path / "z.npz"), "--json"])
     assert [list(row.values()) for row in json.loads(done.stdout)["rows"]] == wanted
 
 
@@ -76,45 +66,10 @@ def test_a_study_weighs_rows_as_its_options_say(tmp_path: Path) -> None:
              test_times=counts)  # fmt: skip
     np.savez(tmp_path / "r.npz", cal_logits=z[again], cal_labels=y[again], test_logits=z[again],
              test_labels=y[again])  # fmt: skip
-    for study in ("bins", "optimum"):
-        said = by_schema(tmp_path / "w.npz", "--split", "cal", "--sample-weight", "times")
-        weighed = invoke(["compare", str(tmp_path / "w.npz"), "--study", study, *said, "--json"])
-        repeated = invoke(["compare", str(tmp_path / "r.npz"), "--study", study, "--json"])
-        assert json.loads(weighed.stdout)["rows"] == json.loads(repeated.stdout)["rows"]
-
-
-def test_a_study_of_a_model_is_of_its_scores_as_they_are_said_to_be(tmp_path: Path) -> None:
-    """Its inputs are as many as its classes, and could be taken for logits."""
-    (x, y), (test, labels) = draw(400, 1, 0), draw(400, 1, 1)
-    np.savez(tmp_path / "x.npz", cal_inputs=x.astype("f4"), cal_labels=y, test_inputs=test.astype("f4"),
-             test_labels=labels)  # fmt: skip
-    logits, held = (3 * part.astype("f4") for part in (x, test))
-    np.savez(tmp_path / "z.npz", cal_logits=logits, cal_labels=y, test_logits=held, test_labels=labels)
-    given = [
-        "compare",
-        str(tmp_path / "x.npz"),
-        "--model",
-        f"{__file__}:tripled",
-        "--study",
-        "optimum",
-        "--json",
-    ]
-    found = json.loads(invoke(given).stdout)["rows"]
-    wanted = json.loads(invoke(["compare", str(tmp_path / "z.npz"), "--study", "optimum", "--json"]).stdout)[
-        "rows"
-    ]
-    for one, other in zip(found, wanted, strict=True):
-        assert one["ECE"] == pytest.approx(other["ECE"], abs=1e-4)
-    wrong = invoke([*given, "--outputs", "probabilities"])
-    assert (wrong.exit_code, "no probabilities: they go from" in wrong.stderr) == (3, True)
-
-
-def tripled() -> nn.Module:
-    """Three times its inputs."""
-    layer = nn.Linear(3, 3, bias=False)
-    with torch.no_grad():
-        layer.weight.copy_(3 * torch.eye(3))
-    return layer.eval()
+    said = by_schema(tmp_path / "w.npz", "--split", "cal", "--sample-weight", "times")
+    weighed = invoke(["compare", str(tmp_path / "w.npz"), "--study", "optimum", *said, "--json"])
+    repeated = invoke(["compare", str(tmp_path / "r.npz"), "--study", "optimum", "--json"])
+    assert json.loads(weighed.stdout)["rows"] == json.loads(repeated.stdout)["rows"]
 
 
 def served(folder: Path, z: Floats, y: NDArray[np.int64]) -> None:

@@ -23,7 +23,6 @@ from calib_serve.app.fit import shares
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import own_folder, read_whole
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.triton._publish import Pack
 from calib_serve.gateway.app import _pair
@@ -161,7 +160,6 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "archive": ("m.mar", read_archive),
     "repository": ("m_core/config.pbtxt", repository),
     "samples": ("labels-000001700000001-1-aa.npz", lambda p: read_samples(p.parent, model="m", version="1")),
-    "checkpoint": ("checkpoint.npz", lambda p: Checkpoints(p.parent).load("key")),
     "ledger": ("ledger.db", lambda p: Ledger(p).close()),
     "waiting": ("batch.json", waiting),
     "spooled": ("x/a.db", spooled),

@@ -35,7 +35,6 @@ from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import sha256
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
 from calib_serve.integrations.collect.tables import read_label_rows
 from calib_serve.ledger import Ledger
@@ -365,15 +364,6 @@ def detector(path: Path) -> None:
     Detector.restore(found.state())
 
 
-def checkpoint(path: Path) -> None:
-    """What a killed fit left."""
-    with scratch() as folder:
-        kept = Checkpoints(folder)
-        kept.save("key", {})
-        shutil.copy(path, next(folder.iterdir()))
-        kept.load("key")
-
-
 def labels_file(path: Path) -> None:
     """A table of labels to send."""
     for row in read_label_rows(path):
@@ -424,7 +414,7 @@ READERS: dict[str, Reader] = {
     one.__name__: one
     for one in (
         manifest, params, receipt, mar, model_config, mar_manifest, labels, predictions, body, onnx, logits,
-        data, labelled_texts, keyring, properties, samples, ledger, detector, checkpoint, labels_file, tokens,
+        data, labelled_texts, keyring, properties, samples, ledger, detector, labels_file, tokens,
         models_list, weights, contract,
     )
 }  # fmt: skip

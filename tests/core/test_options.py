@@ -137,12 +137,15 @@ def method_of(*more: str) -> str:
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     scores: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (scores / "fit.yaml").write_text("method: vector\noption: [ridge=0.5]\n")
-    assert method_of("--config", "fit.yaml") == "vector"
-    assert calib_serve.Artifact.load("a").fit["ridge"] == 0.5
+    (scores / "fit.yaml").write_text("method: histogram-mass\noption: [bins=5]\n")
+    assert method_of("--config", "fit.yaml") == "histogram-mass"
+    assert calib_serve.Artifact.load("a").fit["bins"] == 5
     monkeypatch.setenv("CALIB_SERVE_FIT_METHOD", "temperature")
     assert method_of() == "temperature"
-    assert method_of("--config=fit.yaml", "--option", "ridge=1", "--method", "matrix") == "matrix"
+    assert (
+        method_of("--config=fit.yaml", "--option", "bins=4", "--method", "histogram-width")
+        == "histogram-width"
+    )
 
 
 @pytest.mark.parametrize("text", ["prior: [0.5, 0.25, 0.25]", "prior: {a: 0.5, b: 0.25, c: 0.25}"])
@@ -218,9 +221,9 @@ def test_values_take_commas_and_names_in_a_file_may_hold_them(scores: Path) -> N
         assert calib_serve.Artifact.load("a").class_names == (name, "c", "d")
 
 
-@pytest.mark.parametrize("word", ["ridge", "=1", "ridge=", "ridge=much", "ridge=[1", "nosuch=1"])
+@pytest.mark.parametrize("word", ["bins", "=1", "bins=", "bins=much", "bins=[1", "nosuch=1"])
 def test_a_method_option_that_cannot_be_right_is_refused(scores: Path, word: str) -> None:
-    done = invoke(["fit", "s.npz", "-o", "a", "--method", "vector", "--option", word])
+    done = invoke(["fit", "s.npz", "-o", "a", "--method", "histogram-mass", "--option", word])
     assert done.exit_code == 2, done.output
     assert not (scores / "a").exists()
 

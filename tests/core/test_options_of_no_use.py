@@ -16,11 +16,10 @@ from torch import nn
 
 import calib_serve
 from calib_serve import Scores
-from calib_serve import papers as study
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
-from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError
 from calib_serve.core.options.fuse import TritonOptions
-from calib_serve.fit import fit_neural_clamping
+from calib_serve.fit import fit_neural_clamping_paper
 from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 from calib_serve.models import from_module
 from calib_serve.torchserve.foreign import calibrate_archive
@@ -58,8 +57,8 @@ LINES = [
     (f"{FIT} --from x.mar --engine duckdb://d", "--engine"),
     (f"{FIT} --option class_names=a,b,c", "class_names"),
     *((f"{FIT} --option seed={seed}", "seed") for seed in ("abc", "1.5", "-1", "true")),
-    ("compare s.npz --study bins --option seed=abc", "seed"),
-    ("compare s.npz --study bins --option seed=1 --option seed=2", "seed twice"),
+    ("compare s.npz --study size --option seed=abc", "seed"),
+    ("compare s.npz --study size --option seed=1 --option seed=2", "seed twice"),
     (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
     ("evaluate s.npz --split test --weights w.safetensors", "--weights"),
@@ -73,8 +72,8 @@ LINES = [
     (f"{PLAN} --acted-share 0.5", "--acted-share"),
     ("compare s.npz --train-split train", "--train-split"),
     ("compare s.npz --study optimum --methods vector", "--methods"),
-    ("compare s.npz --study bins --groups patients", "--groups"),
-    ("compare s.npz --study stability --option models=2", "models"),
+    ("compare s.npz --study size --groups patients", "--groups"),
+    ("compare s.npz --study size --option cal=2", "cal"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
     ("audit p --labels l --engine postgres://a@b/c --temporary .", "--temporary"),
     (f"{AROUND} --untried --probe p.jpg", "--probe"),
@@ -107,21 +106,6 @@ def test_an_argument_of_a_fit_is_no_option_of_a_method(name: str, folder: Path) 
     done = invoke(*FIT.split(), "--option", f"{name}=1")
     assert done.exit_code == 2, done.output
     assert f"--option takes no {name}" in done.stderr
-
-
-@pytest.mark.parametrize(("name", "called"), [("bins", "bin_effect"), ("ablation", "ablation")])
-def test_a_study_fits_by_the_seed(
-    name: str, called: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seeds = []
-
-    def run(cal: Any, test: Any, *, fit: Any) -> Any:
-        seeds.append(fit.seed)
-        raise InputError("enough")
-
-    monkeypatch.setattr(study, called, run)
-    invoke("compare", "s.npz", "--study", name, "--option", "seed=5")
-    assert seeds == [5]
 
 
 def network(classes: int = 3) -> nn.Module:
@@ -158,7 +142,7 @@ class Fitted:
 
 def clamped() -> Any:
     classifier = from_module(network(), input_shape=(3,), device="cpu")
-    return fit_neural_clamping(classifier, X, Y, input_range=(-9.0, 9.0))
+    return fit_neural_clamping_paper(classifier, X, Y, input_range=(-9.0, 9.0))
 
 
 def display(**given: Any) -> Any:
@@ -185,10 +169,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "drop a column or array that is called group": lambda: calib_serve.calibrate(
         X, (X > 0).astype(int), "platt", outputs="label_logits", groups=np.arange(300) // 3
     ),
-    "folds choose strength": lambda: calib_serve.calibrate(
-        SCORES, method="structured-matrix", strength=1.0, folds=3
-    ),
-    "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
     "trt_cache": lambda: TritonOptions(trt_cache="/cache"),

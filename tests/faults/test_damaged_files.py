@@ -23,7 +23,6 @@ from calib_serve.core.errors import (
     CalibServeError,
     LedgerError,
 )
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.ledger import Ledger
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.torchserve import artifact_of
@@ -85,26 +84,6 @@ def test_an_archive_with_a_flipped_bit_is_refused_or_holds_what_was_packed(tmp_p
         was.files,
     )
     assert artifact_of(found).fingerprint == artifact_of(was).fingerprint
-
-
-# --- what a fit keeps -------------------------------------------------------------------------
-
-
-def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
-    kept = Checkpoints(tmp_path)
-    kept.save("key", {"x": np.arange(50.0), "y": np.ones(3)})
-    (path,) = tmp_path.iterdir()
-    content = path.read_bytes()
-    for keep in bytes_to_try(len(content) - 1, sized(30, 1000)):
-        path.write_bytes(content[:keep])
-        assert kept.load("key") is None
-    rng = np.random.default_rng(0)
-    for _ in range(sized(100, 1500)):
-        flipped = bytearray(content)
-        flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)
-        path.write_bytes(flipped)
-        found = kept.load("key")
-        assert found is None or set(found) != {"x", "y"} or np.array_equal(found["x"], np.arange(50.0))
 
 
 # --- the ledger -------------------------------------------------------------------------------

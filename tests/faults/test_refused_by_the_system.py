@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from injection import Fault, under
 from ledgers import accept, make_label
 from small_models import archive, linear_onnx, temperature
 
 from calib_serve import Keyring
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
 from calib_serve.ledger import Ledger
 from calib_serve.receipts.samples import SampleLog
@@ -38,10 +36,6 @@ def fuse_graph(folder: Path) -> None:
     fuse_onnx(folder / "net.onnx", temperature(), folder / "fused.onnx", samples=1, unproven=True)
 
 
-def save_checkpoint(folder: Path) -> None:
-    Checkpoints(folder).save("key", {"x": np.arange(100.0)})
-
-
 def open_ledger(folder: Path) -> None:
     ledger = Ledger(folder / "l.db")
     try:
@@ -54,7 +48,7 @@ def start_samples(folder: Path) -> None:
     SampleLog(folder / "log")
 
 
-WRITERS = [save_artifact, save_keys, pack_archive, fuse_graph, save_checkpoint]
+WRITERS = [save_artifact, save_keys, pack_archive, fuse_graph]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -18,7 +18,6 @@ from torch import nn
 from calib_serve.core.errors import CalibServeError, InputError, Unanswered
 from calib_serve.core.files import GROUP_READS
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.ledger import Ledger
 from calib_serve.models import from_module
 from calib_serve.models.cached_classifier import CachedClassifier
@@ -67,7 +66,6 @@ def test_what_a_watch_and_a_fit_write_is_for_their_owner_alone(tmp_path: Path, n
         }  # fmt: skip
         (tmp_path / "run").chmod(0o700)
         assert for_others(tmp_path) == {}
-    Checkpoints(tmp_path / "checkpoints").save("a", {"x": np.zeros(3)})
     assert len(list((tmp_path / "samples").glob("*.npz"))) == 2
     assert for_others(tmp_path) == {}
 

@@ -82,14 +82,6 @@ def test_a_class_without_a_sample_keeps_the_share_that_a_temperature_gives_it(me
     assert said == "1 of 5 classes have no sample (4): nothing is learnt of them"
 
 
-def test_a_class_without_a_sample_is_named() -> None:
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(300, 3))
-    y = np.where(z[:, 0] + rng.logistic(size=300) > z[:, 1], 0, 1)
-    artifact = calibrate(z, y, "vector", outputs="logits", class_names=["cat", "dog", "owl"])
-    assert "1 of 3 classes have no sample (owl): nothing is learnt of them" in artifact.fit.remarks
-
-
 @pytest.mark.parametrize("cross_validate", [True, False])
 def test_auto_knows_the_names_of_absent_classes_too_and_measures_all(cross_validate: bool) -> None:
     rng = np.random.default_rng(5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +13,6 @@ from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit import fit_temperature, recalibrated_losses
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.output.held_out import over_folds, raced
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import log_softmax, softmax
 
@@ -83,21 +80,6 @@ def test_standard_errors_of_a_choice_are_those_of_groups() -> None:
         for groups in (None, of)
     )
     assert together > 2 * apart  # the square root of 20, less what folds that part copies do to the rest
-
-
-def test_a_candidate_is_not_dropped_for_what_a_few_groups_say() -> None:
-    """The first fold is of six samples and their copies: what is chance for six is no evidence."""
-    z, y, of = copies(30, 200, seed=3)
-    fold = of % 5
-
-    def at(t: float) -> Artifact:
-        return Artifact((LogitMap.temperature(t),), method="temperature", classes=4)
-
-    samples = Samples.of(z, y, groups=of, outputs="logits")
-    rival = over_folds(lambda f: at(2.0), samples, fold)
-    assert len(raced(lambda f: at(1.0), samples, fold, {"temperature": rival}, "nll").nll) == len(y)
-    with pytest.raises(FitError, match="dropped after the first fold"):
-        raced(lambda f: at(1.0), replace(samples, groups=None), fold, {"temperature": rival}, "nll")
 
 
 def test_a_right_calibration_is_not_replaced_for_copies_of_a_few_samples() -> None:

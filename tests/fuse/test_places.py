@@ -25,7 +25,7 @@ from calib_serve.scores import Outputs, log_softmax, softmax
 from calib_serve.torchserve import pack
 
 K, D = 5, 6
-METHODS = ("temperature", "matrix", "isotonic", "temperature-mixture")
+METHODS = ("temperature", "matrix", "isotonic", "structured-vector")
 MADE: dict[str | None, Outputs] = {None: "logits", "Softmax": "probabilities", "LogSoftmax": "log_probs"}
 each_axis = pytest.mark.parametrize("axis", [-1, 1])
 

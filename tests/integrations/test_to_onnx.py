@@ -28,7 +28,7 @@ from calib_serve.fuse.sessions import open_session
 from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 
 DATA = {"two classes": load_breast_cancer, "three classes": load_iris}
-METHODS = ("temperature", "structured-vector", "temperature-mixture")
+METHODS = ("temperature", "structured-vector")
 
 ESTIMATORS = {
     "pipeline": make_pipeline(StandardScaler(), LogisticRegression()),

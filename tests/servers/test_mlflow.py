@@ -69,7 +69,7 @@ artifact = Artifact(
     **facts,
 )
 other = Artifact((LogitMap.temperature(3.0),), method="temperature", **facts)
-head = Artifact((Head((np.zeros((3, 4)),), (np.zeros(3),)),), method="tuned-head", **facts)
+head = Artifact((Head((np.zeros((3, 4)),), (np.zeros(3),)),), method="masked-head", **facts)
 with mlflow.start_run() as run:
     uri = calibrations.log(artifact)
     told["another"] = said(calibrations.log, other)

@@ -34,7 +34,7 @@ def test_every_method_it_may_choose_keeps_the_class_of_every_row() -> None:
     kept = calibrate(z, y, keep_predictions=True, outputs="logits")
     assert (kept.of_logits(z).argmax(axis=1) == z.argmax(axis=1)).all()
     assert kept.data["moved"]["share"] == 0
-    for name in ("none", "temperature", "temperature-ece", "temperature-mixture"):
+    for name in ("none", "temperature", "temperature-ece"):
         one = calibrate(z, y, keep_predictions=True, candidates=[name], outputs="logits")
         assert (one.of_logits(z).argmax(axis=1) == z.argmax(axis=1)).all(), name
 

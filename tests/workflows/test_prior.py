@@ -111,7 +111,7 @@ def test_auto_leaves_out_what_cannot_be_corrected() -> None:
     z, y = made(600, [0.5, 0.3, 0.2], 2)
     artifact = calibrate(z, y, prior=[0.2, 0.2, 0.6], outputs="logits")
     tried = {score.method for score in artifact.selection.scores}
-    assert not tried & {"temperature-mixture", "histogram-mass"}
+    assert not tried & {"histogram-mass"}
     assert artifact.fit.prior.how == "given"
     with pytest.raises(InputError, match="cannot be corrected"):
         calibrate(z, y, "histogram-mass", prior=[0.2, 0.2, 0.6], outputs="logits")

@@ -11,7 +11,7 @@ from calib_serve import Artifact, calibrate, refit
 from calib_serve.artifact import Head, LogitMap
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit import fit_by_name
-from calib_serve.fit.prequential import Prequential, block_starts, prequential
+from calib_serve.fit.refitting import Prequential, block_starts, prequential
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import softmax
 

@@ -7,7 +7,7 @@ import pytest
 
 from calib_serve import Scores, calibrate, compare_methods
 from calib_serve.fit.refinement import recalibrated_losses
-from calib_serve.papers import bin_effect
+from calib_serve.papers import optimal_temperature
 
 RNG = np.random.default_rng(0)
 Z = 2 * RNG.standard_normal((1200, 3))
@@ -29,7 +29,7 @@ def test_a_comparison_weighs_what_it_fits_and_what_it_tests() -> None:
 
 
 def test_what_recalibration_removes_is_of_the_weighted_rows() -> None:
-    one, other = (recalibrated_losses(of, method="temperature") for of in (WEIGHED, REPEATED))
+    one, other = (recalibrated_losses(of) for of in (WEIGHED, REPEATED))
     assert one is not None
     assert other is not None
     assert one.nll.loss.value == pytest.approx(other.nll.loss.value)
@@ -44,7 +44,7 @@ def test_a_test_set_that_weighs_is_measured_by_its_weights() -> None:
 
 
 def test_a_study_is_of_rows_as_often_as_they_weigh() -> None:
-    one, other = (bin_effect(of, of) for of in (WEIGHED, REPEATED))
+    one, other = (optimal_temperature(of, of) for of in (WEIGHED, REPEATED))
     assert one.as_dict() == other.as_dict()
 
 

@@ -61,7 +61,7 @@ class ModelFitOptions(Factory, CustomOps, Prior, Seeded, LastLayer):
     mixed_precision: bool = False
     """Compute logits and features in bfloat16."""
     checkpoints: str | Path | None = None
-    """A folder that a killed fit resumes from."""
+    """A folder that keeps the model's logits and features for a fit that is started again."""
     cross_validate: bool = True
     """As in ``FitOptions``."""
     keep_rows: bool = False

@@ -319,22 +319,15 @@ class ServeKeywords(TypedDict, total=False):
 
 class MethodKeywords(TypedDict, total=False):
     bins: int
-    folds: int
     grid: Literal["fine", "medium", "coarse"] | ArrayLike
-    lam: float | None
-    mu: float | None
     of: Literal["top", "each"] | None
-    ridge: float
     smoothing: float
-    strength: float | None
 
 
 class FitMethodKeywords(MethodKeywords, total=False):
     candidates: Sequence[str] | None
-    criterion: Literal["nll", "brier", "ece"]
+    folds: int
     keep_predictions: bool
-    level: float
-    tolerance: float
 
 
 class FitKeywords(SeededKeywords, ScoresKeywords, FitMethodKeywords, total=False):
@@ -348,50 +341,31 @@ class ArchiveFitKeywords(SeededKeywords, ArchiveKeywords, FitMethodKeywords, tot
     prior: Any
 
 
-class ModelFitKeywords(SeededKeywords, total=False):
+class ModelFitKeywords(SeededKeywords, FitMethodKeywords, total=False):
     batch_size: int
-    bins: int
-    candidates: Sequence[str] | None
     checkpoints: str | Path | None
     class_names: Sequence[str]
     class_weight: Any
-    clip: tuple[float, float] | None
-    criterion: Literal["nll", "brier", "ece"]
     cross_validate: bool
     custom_ops: str | Path | None
     device: str | None
-    folds: int
     gamma: Literal["paper"] | float | Sequence[float]
-    grid: Literal["fine", "medium", "coarse"] | ArrayLike | None
-    held_share: float
     input_range: tuple[float, float] | None
     input_shape: Any
-    judge: Literal["folds", "calibration-ece"]
-    keep_predictions: bool
     keep_rows: bool
-    lam: float | None
     last_linear: str | None
-    level: float
     mixed_precision: bool
-    mu: float | None
-    norm_power: Literal[1, 2]
     normalisation: tuple[ArrayLike, ArrayLike] | None
-    of: Literal["top", "each"] | None
     output_name: str | None
     outputs: Any
-    penalty: Literal["tenth"] | float | Sequence[float | Literal["tenth"]]
+    penalty: Literal["tenth"] | float
     pictures: Any
     prior: Any
     reading: Literal["expected", "paper", "no-mask"]
     resolution: Literal["auto"] | int | Sequence[int | None] | None
-    ridge: float
     sample_weight: Any
     schedule: Literal["ours", "paper"]
-    search: Literal["nll", "ece"]
-    smoothing: float
-    start: Literal["zero", "data", "random"]
-    strength: float | None
+    start: Literal["random", "data"]
     then: str | None
-    tolerance: float
     train: Any
     weights: str | Path | None

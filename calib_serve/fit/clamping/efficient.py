@@ -21,7 +21,6 @@ from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
-from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
@@ -44,8 +43,7 @@ def fit_neural_clamping_efficient(
     inputs: AnyFloats,
     labels: ArrayLike,
     *,
-    search: Literal["nll", "ece"] = "ece",
-    grid: Union[Literal["fine", "medium", "coarse"], ArrayLike, None] = None,
+    grid: Union[Literal["fine", "medium", "coarse"], ArrayLike] = "fine",
     input_range: tuple[float, float] | None = None,
     class_names: Sequence[str] = (),
     progress: Progress | None = None,
@@ -59,9 +57,8 @@ def fit_neural_clamping_efficient(
         classifier: The model.
         inputs: (n, *input_shape), as it takes them.
         labels: Class ids (n,).
-        search: "ece", the least calibration ECE over a grid of T, or "nll", the T of least NLL.
-        grid: Of "ece": a name of ``GRIDS``, or temperatures; the paper's by default, "fine": up to 5 in steps
-            of 0.001.
+        grid: Temperatures, of which that of the least calibration ECE is taken, or a name of ``GRIDS``; the
+            paper's by default, "fine": up to 5 in steps of 0.001.
         input_range: Feasible [a, b] of the inputs; by default the range that they take as a whole.
         class_names: Names of the classes (K,).
         progress: Called with how many inputs are done, and of how many.
@@ -69,20 +66,12 @@ def fit_neural_clamping_efficient(
     Raises:
         InputError: For options that do not fit.
     """
-    if search not in ("ece", "nll"):
-        raise InputError(f"search must be 'ece' or 'nll', got {search!r}")
-    if search == "nll" and grid is not None:
-        raise InputError("a grid is for the search by ECE; the T of least NLL is solved without one")
     y = checked_inputs(classifier, inputs, labels)
     found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
     shift = InputShift(found.delta)
     # As in appendix F, T is searched behind the shift and not fitted along with it.
     logits = classifier.logits(inputs, shift=shift, progress=progress)
-    searched = (
-        fit_temperature(Samples(logits, y))
-        if search == "nll"
-        else fit_temperature_ece(Samples(logits, y), grid="fine" if grid is None else grid)
-    )
+    searched = fit_temperature_ece(Samples(logits, y), grid=grid)
     t = float(searched.fit["temperature"])
     before = mean_entropy(softmax(found.logits))
     return complete(
@@ -90,7 +79,6 @@ def fit_neural_clamping_efficient(
         Samples(logits, y),
         method="neural-clamping-efficient",
         fit={
-            "search": search,
             "grid": searched.fit.facts.get("grid"),
             "temperature": t,
             "zero_share": found.zero_share,
@@ -125,17 +113,16 @@ def entropy_shift(
     classifier: Classifier,
     inputs: AnyFloats,
     *,
-    temperature: float = 1.0,
     input_range: tuple[float, float] | None = None,
     progress: Progress | None = None,
 ) -> EntropyShift:
-    """The shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
+    """The shift of Theorem 3.2, by one backward pass over ``inputs``.
 
     ``input_range`` is the feasible [a, b]; by default the range that the inputs take as a whole.
     """
 
     def entropy(logits: Tensor, rows: slice) -> Tensor:
-        log_p = (logits / temperature).log_softmax(dim=1)
+        log_p = logits.log_softmax(dim=1)
         return -(log_p.exp() * log_p).sum(dim=1)
 
     gradient, logits = classifier.input_gradient(inputs, entropy, progress=progress)

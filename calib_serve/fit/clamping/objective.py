@@ -6,14 +6,11 @@ forward and backward pass over the calibration set.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -24,11 +21,9 @@ from scipy.optimize import minimize_scalar
 from calib_serve.artifact import Artifact, InputShift, LogitMap
 from calib_serve.core.arrays import AnyFloats, some_of
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.lbfgs import minimise
 from calib_serve.fit.losses import focal
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
@@ -38,27 +33,16 @@ Vector = NDArray[np.float64]
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
 
 Penalty = Union[float, Literal["tenth"]]
-Start = Literal["zero", "data", "random"]
-
-Solver = Callable[["Objective", Vector], "Solution"]
-"""(objective, first coefficients) -> solution."""
-
-
-class Overtaken(Exception):
-    """Another setting is better on held-out samples, beyond chance."""
 
 
 @dataclass(frozen=True, eq=False)
 class Objective:
     """Eq. 9 as a function of one vector: delta's coefficients, then log T.
 
-    ``gamma`` of the focal loss (0 is cross-entropy), ``weight`` is lambda, ``power`` 1 or 2 of the L2
-    norm. ``scale`` (input_shape or broadcast to it) multiplies delta, and is the preprocessing's
-    standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
-    delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range of shifted inputs.
-    With ``checkpoints`` every value is stored: a repeated search reuses them. ``QuasiNewton`` calls ``watch``
-    with the coefficients of each new least value; it may raise ``Overtaken``. ``unshifted`` are the inputs'
-    own logits, where they are known.
+    ``gamma`` of the focal loss (0 is cross-entropy), ``weight`` is lambda, of the L2 norm. ``scale``
+    (input_shape or broadcast to it) multiplies delta, and is the preprocessing's standard deviation where
+    delta lives after normalisation. ``resolution`` r gives each channel of delta r x r coefficients and
+    enlarges them bilinearly. ``unshifted`` are the inputs' own logits, where they are known.
     """
 
     classifier: Classifier
@@ -66,32 +50,13 @@ class Objective:
     labels: NDArray[np.intp]
     gamma: float = 0.0
     weight: float = 0.0
-    power: Literal[1, 2] = 1
     scale: float | AnyFloats = 1.0
     resolution: int | None = None
-    clip: tuple[float, float] | None = None
-    checkpoints: Checkpoints | None = None
     unshifted: NDArray[np.float32] | None = None
-    watch: Callable[[Vector], None] | None = None
     _enlarge: tuple[Vector, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_enlarge", _enlargers(self.classifier.input_shape, self.resolution))
-
-    @classmethod
-    def of(
-        cls,
-        data: tuple[Classifier, AnyFloats, NDArray[np.intp]],
-        normalisation: Any,
-        folder: Any,
-        *,
-        power: Literal[1, 2] = 1,
-        clip: tuple[float, float] | None = None,
-    ) -> Objective:
-        """The objective of a delta behind a normalisation, or none, with checkpoints in a folder, or none."""
-        kept = None if folder is None else Checkpoints(Path(folder))
-        scale = unit_of_delta(normalisation, data[0].input_shape)
-        return cls(*data, power=power, scale=scale, clip=clip, checkpoints=kept)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,28 +74,10 @@ class Objective:
 
     def shift(self, coefficients: AnyFloats) -> InputShift:
         """The step that adds the shift of these coefficients to the model's inputs."""
-        low, high = self.clip or (None, None)
-        return InputShift(self.delta(coefficients) * self.scale, low, high)
+        return InputShift(self.delta(coefficients) * self.scale)
 
     def __call__(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
         """The objective, its gradient, and the logits of the shifted inputs."""
-        if self.checkpoints is None:
-            return self._evaluated(vector)
-        # A search that was killed asks for the same vectors again.
-        key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
-        if saved := self.checkpoints.load(key):
-            return float(saved["value"]), saved["gradient"], saved["logits"]
-        found = self._evaluated(vector)
-        self.checkpoints.save(key, dict(zip(("value", "gradient", "logits"), found, strict=True)))
-        return found
-
-    def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
-        """Logits of the shifted inputs."""
-        if self.unshifted is not None and self.clip is None and not np.any(coefficients):
-            return self.unshifted
-        return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
-
-    def _evaluated(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
         theta, t = vector[:-1], math.exp(vector[-1])
         labels = torch.from_numpy(self.labels)
 
@@ -141,11 +88,19 @@ class Objective:
         gradient, logits = self.classifier.input_gradient(self.inputs, loss, shift=self.shift(theta))
         # In float64, from the logits: the model's own pass is in float32.
         value, slope = focal_loss(logits, self.labels, t, self.gamma)
-        along = self.reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
-        if self.power == 1 and not theta.any():
+        along = self.reduced(gradient * self.scale / len(self.inputs))
+        # The gradient of a norm is its direction.
+        along += theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
+        if not theta.any():
             # The norm is not differentiable at 0: take the objective's subgradient of least norm.
             along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
         return value + self.penalty(theta), np.append(along, slope), logits
+
+    def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
+        """Logits of the shifted inputs."""
+        if self.unshifted is not None and not np.any(coefficients):
+            return self.unshifted
+        return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
 
     def curvatures(self, vector: Vector, logits: NDArray[np.float32], ahead: Vector) -> tuple[float, float]:
         """The loss's second derivatives along ``ahead``, by some inputs shifted a little, and by log T."""
@@ -163,28 +118,15 @@ class Objective:
     def divided(self, vector: Vector, theta: Vector, along: float, by_t: float) -> Vector:
         """Divide a gradient at ``theta`` by the loss's second derivatives and the penalty's."""
         g, norm = vector[:-1], float(np.linalg.norm(theta))
-        bent = 2 * self.weight if self.power == 2 else self.weight / norm if norm else 0.0
+        bent = self.weight / norm if norm else 0.0
         out = g / (along + bent)
-        if self.power == 1 and norm:  # the norm bends around 0, and not away from it
+        if norm:  # the norm bends around 0, and not away from it
             out += theta * (float(g @ theta) / norm**2 * (1 / along - 1 / (along + bent)))
         return np.append(out, vector[-1] / by_t)
 
-    @cached_property
-    def _identity(self) -> str:
-        """Name everything that a value of the objective depends on besides the vector."""
-        data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
-        settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
-        return f"clamped {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
-
     def penalty(self, coefficients: AnyFloats) -> float:
         """The penalty: lambda times the norm of delta, which is the norm of its coefficients."""
-        return self.weight * float(np.linalg.norm(coefficients)) ** self.power
-
-    def _pull(self, theta: Vector) -> Vector:
-        if self.power == 2:
-            return 2 * self.weight * theta
-        # The gradient of a norm is its direction.
-        return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
+        return self.weight * float(np.linalg.norm(coefficients))
 
     def reduced(self, delta: Vector) -> Vector:
         """Apply the adjoint of ``delta``, to a gradient of the shift or to a shift."""
@@ -276,8 +218,6 @@ class QuasiNewton:
             value, gradient, shifted = objective(vector)
             if value < least:
                 best, least, logits = vector, value, shifted
-                if objective.watch:
-                    objective.watch(best[:-1])
             calls += 1
             if self.progress:
                 self.progress(calls, self.passes)
@@ -322,13 +262,11 @@ class Candidate:
 
 
 def candidates(
-    gamma: float | Sequence[float],
-    penalty: Penalty | Sequence[Penalty],
-    resolution: int | Sequence[int | None] | None,
+    gamma: float | Sequence[float], penalty: Penalty, resolution: int | Sequence[int | None] | None
 ) -> list[Candidate]:
     """Every combination, resolutions outermost so that neighbours can start from each other."""
-    every = itertools.product(_several(resolution), _several(penalty), _several(gamma))
-    settings = list(dict.fromkeys(Candidate(g, p, r) for r, p, g in every))
+    every = itertools.product(_several(resolution), _several(gamma))
+    settings = list(dict.fromkeys(Candidate(g, penalty, r) for r, g in every))
     for one in settings:
         if not 0 <= one.gamma <= 10:
             raise InputError(f"gamma must lie in 0..10, got {one.gamma}")
@@ -343,31 +281,6 @@ def _several(value: Any) -> Sequence[Any]:
             raise InputError("an empty list leaves nothing to choose from")
         return value
     return (value,)
-
-
-def first_coefficients(
-    objective: Objective,
-    start: Start,
-    *,
-    spread: float,
-    seed: int,
-    temperature: float = 1.0,
-    input_range: tuple[float, float] | None = None,
-) -> Vector:
-    """First coefficients of delta: 0, drawn from N(0, ``spread``^2), or by Theorem 3.2 of the data."""
-    if start != "data" and input_range is not None:
-        raise InputError("input_range bounds the data-driven start; give start='data' with it")
-    size = int(np.prod(objective.shape))
-    if start == "zero":
-        return np.zeros(size)
-    if start == "random":
-        return np.random.default_rng(seed).normal(0, spread, size)
-    if start != "data":
-        raise InputError(f"start must be 'zero', 'data' or 'random', got {start!r}")
-    found = entropy_shift(
-        objective.classifier, objective.inputs, temperature=temperature, input_range=input_range
-    )
-    return objective.reduced(found.delta / objective.scale)
 
 
 def unit_of_delta(
@@ -410,7 +323,6 @@ def clamped(
             "gamma": gamma,
             "penalty": setting.penalty,
             "lambda": objective.weight,
-            "norm_power": objective.power,
             "resolution": setting.resolution,
             "temperature_fitted": found.temperature,
             "temperature_alone": alone,

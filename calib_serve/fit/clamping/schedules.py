@@ -7,10 +7,9 @@ delta. ``fit_neural_clamping`` is this package's own way to the same objective.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,24 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.clamping.efficient import checked_inputs
+from calib_serve.fit.clamping.efficient import checked_inputs, entropy_shift
 from calib_serve.fit.clamping.objective import (
-    Candidate,
     Objective,
     Penalty,
     Solution,
     candidates,
     clamped,
-    first_coefficients,
     solution,
+    unit_of_delta,
 )
 from calib_serve.fit.facts import reference_bins
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
 
 Vector = NDArray[np.float64]
-
-Run = tuple[Candidate, Objective, Solution]
 
 
 @dataclass(frozen=True)
@@ -61,10 +57,6 @@ class Schedule:
     gamma: float
     penalty: Penalty
 
-    def __post_init__(self) -> None:
-        if not (self.rate > 0 and 0 <= self.momentum < 1 and self.batch >= 1 and self.epochs >= 1):
-            raise InputError(f"a schedule has a rate above 0, momentum in 0..1, batches and epochs: {self}")
-
 
 PAPER = Schedule(
     rate=0.001,
@@ -84,21 +76,20 @@ def fit_neural_clamping_paper(
     labels: ArrayLike,
     *,
     gamma: float | Sequence[float] = PAPER.gamma,
-    penalty: Penalty | Sequence[Penalty] = PAPER.penalty,
+    penalty: Penalty = PAPER.penalty,
     start: Literal["random", "data"] = "random",
-    norm_power: Literal[1, 2] = 1,
     normalisation: tuple[ArrayLike, ArrayLike] | None = None,
     input_range: tuple[float, float] | None = None,
     schedule: Schedule = PAPER,
-    checkpoints: str | Path | None = None,
+    solver: Descent | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
     """Fit delta and T by the paper's schedule (section 4.1, appendix A).
 
-    Lists of ``gamma`` and ``penalty`` are tried in separate runs, and the one of least calibration ECE is
-    taken. Where delta acts is not printed, nor is the power of the norm.
+    Several values of ``gamma`` are tried in separate runs, and the one of least calibration ECE is taken.
+    Where delta acts is not printed, nor is the power of the norm, here 1.
 
     Args:
         classifier: The model.
@@ -107,11 +98,10 @@ def fit_neural_clamping_paper(
         gamma: Of the focal loss.
         penalty: "tenth" of the loss where the descent begins, or lambda itself.
         start: First delta: "random", drawn from N(0, 0.01), or "data", that of Theorem 3.2.
-        norm_power: Power of the penalty's norm.
         normalisation: (mean, std) of the preprocessing, behind which delta then is; None: on the inputs.
         input_range: Feasible [a, b] of the inputs, for ``start``.
         schedule: Settings of the descent.
-        checkpoints: Folder to resume a killed fit from.
+        solver: The descent; by default that of the schedule.
         class_names: Names of the classes (K,).
         seed: Seed of the random draws.
         progress: Called with how many epochs are done, and of how many.
@@ -121,60 +111,61 @@ def fit_neural_clamping_paper(
         ShapeError: For data of another shape.
         FitError: Where T falls to 0.
     """
-    if start not in ("random", "data"):
-        raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
     y = checked_inputs(classifier, inputs, labels)
-    base = Objective.of((classifier, inputs, y), normalisation, checkpoints, power=norm_power)
+    base = Objective(classifier, inputs, y, scale=unit_of_delta(normalisation, classifier.input_shape))
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
-    settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
-    done = descended(base, settings, first, solve)
-    # Section 3.3: the calibration set's own ECE decides on gamma.
-    ece = [reference_bins(softmax(found.logits / found.temperature), y).ece() for _, _, found in done]
-    tried = [
-        {"gamma": one.gamma, "penalty": one.penalty, "score": score}
-        for one, score in zip(settings, ece, strict=True)
-    ]
-    facts = {"start": start, "judge": "calibration-ece", "candidates": tried if len(tried) > 1 else []}
-    return as_artifact(
-        done[int(np.argmin(ece))], schedule, normalisation, class_names, {**facts, "seed": seed}
-    )
-
-
-def descended(base: Objective, settings: Sequence[Candidate], first: Vector, solve: Descent) -> list[Run]:
-    """Descend under every setting, from the common start on."""
+    settings, solve = candidates(gamma, penalty, None), solver or Descent(schedule, seed, progress=progress)
     # "Initial loss", of which the penalty is a tenth, is read as the one at the first delta, with T = 1.
     logits = base.logits(first)
-    objectives = [one.objective(base, logits) for one in settings]
-    return [(one, o, solve(o, first)) for one, o in zip(settings, objectives, strict=True)]
-
-
-def as_artifact(
-    run: Run,
-    schedule: Schedule,
-    normalisation: tuple[ArrayLike, ArrayLike] | None,
-    class_names: Sequence[str],
-    facts: dict[str, Any],
-) -> Artifact:
-    """The artifact of a descent."""
-    one, objective, found = run
-    place = "input" if normalisation is None else "after normalisation"
+    done = [(one, one.objective(base, logits)) for one in settings]
+    runs = [(one, objective, solve(objective, first)) for one, objective in done]
+    # Section 3.3: the calibration set's own ECE decides on gamma.
+    ece = [reference_bins(softmax(found.logits / found.temperature), y).ece() for *_, found in runs]
+    tried = [{**vars(one), "score": score} for one, score in zip(settings, ece, strict=True)]
+    setting, objective, found = runs[int(np.argmin(ece))]
     return clamped(
         objective,
-        one,
+        setting,
         found,
-        uncalibrated=objective.classifier.logits(objective.inputs),
-        facts={"place": place, "solver": "Descent", "schedule": asdict(schedule), **facts},
+        uncalibrated=classifier.logits(inputs),
+        facts={
+            "place": "input" if normalisation is None else "after normalisation",
+            "solver": "Descent",
+            "schedule": asdict(schedule),
+            "start": start,
+            "judge": "calibration-ece",
+            "candidates": tried if len(tried) > 1 else [],
+            "seed": seed,
+        },
         class_names=class_names,
     )
 
 
+def first_coefficients(
+    objective: Objective,
+    start: Literal["random", "data"],
+    *,
+    spread: float,
+    seed: int,
+    input_range: tuple[float, float] | None = None,
+) -> Vector:
+    """First coefficients of delta: drawn from N(0, ``spread``^2), or by Theorem 3.2 of the data."""
+    if start not in ("random", "data"):
+        raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
+    if start == "data":
+        found = entropy_shift(objective.classifier, objective.inputs, input_range=input_range)
+        return objective.reduced(found.delta / objective.scale)
+    if input_range is not None:
+        raise InputError("input_range bounds the data-driven start; give start='data' with it")
+    return np.random.default_rng(seed).normal(0, spread, int(np.prod(objective.shape)))
+
+
 @dataclass(frozen=True)
 class Descent:
-    """A solver: from first coefficients on, by a schedule; ``vary`` changes every batch's images."""
+    """A solver: from first coefficients on, by a schedule."""
 
     schedule: Schedule
     seed: int = 0
-    vary: Callable[[AnyFloats, np.random.Generator], AnyFloats] | None = None
     progress: Progress | None = None
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
@@ -185,7 +176,7 @@ class Descent:
         n = len(objective.labels)
         for epoch in range(how.epochs):
             for drawn in np.split(rng.permutation(n), range(how.batch, n, how.batch)):
-                gradient = self._gradient(objective, np.sort(drawn), theta, t, rng)
+                gradient = self._gradient(objective, np.sort(drawn), theta, t)
                 velocity = how.momentum * velocity + gradient
                 theta = theta - how.rate * velocity[:-1]
                 # T itself descends and not log T, as in the paper, so that it can fall below 0.
@@ -198,15 +189,10 @@ class Descent:
                 self.progress(epoch + 1, how.epochs)
         return solution(objective, theta, t, objective.logits(theta), passes=how.epochs)
 
-    def _gradient(
-        self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float, rng: np.random.Generator
-    ) -> Vector:
+    def _gradient(self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float) -> Vector:
         """The gradient of one batch with respect to delta and T."""
         # In order, so that memory-mapped inputs are read forwards.
-        images = objective.inputs[rows]
-        if self.vary is not None:
-            images = self.vary(images, rng)
-        part = replace(objective, inputs=images, labels=objective.labels[rows])
+        part = replace(objective, inputs=objective.inputs[rows], labels=objective.labels[rows])
         gradient = part(np.append(theta, math.log(t)))[1].copy()
         gradient[-1] /= t  # the objective's is with respect to log T
         return gradient

@@ -27,7 +27,7 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
-from calib_serve.fit.folds import folds_of
+from calib_serve.fit.folds import FOLDS, folds_of
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
@@ -165,15 +165,10 @@ class Averaged:
         return [*first, LogitMap(weight, bias, "log_probs"), mixture]
 
 
-def fit_structured_average(
-    samples: Samples,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-) -> Artifact:
+def fit_structured_average(samples: Samples, *, seed: int = 0) -> Artifact:
     """Fit structured scaling averaged over strengths, with a uniform share: what ``auto`` begins with.
 
-    Weights, temperature and uniform share come from ``folds`` folds. Raises FitError where the logits say
+    Weights, temperature and uniform share come from five folds. Raises FitError where the logits say
     nothing about the labels. Berta 2025; Yang 2001.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
@@ -182,7 +177,7 @@ def fit_structured_average(
     True
     """
     part = samples.some(MEASURED.most_samples_compared)
-    fold = folds_of(part, folds=folds, seed=seed)
+    fold = folds_of(part, folds=FOLDS, seed=seed)
     # One fold of so many samples weighs as well as all, in a fifth of the time.
     held = fold if len(part) <= MEASURED.most_samples_cross_validated else np.where(fold == 0, 0, -1)
     return Averaged.of(part, held).artifact(samples)

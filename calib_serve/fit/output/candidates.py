@@ -28,11 +28,9 @@ from calib_serve.fit.output.linear import (
     fit_structured_vector,
     fit_vector,
 )
-from calib_serve.fit.output.mixture import fit_temperature_mixture
 from calib_serve.fit.output.offset import fit_batch
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.fit.output.venn_abers import fit_venn_abers
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.threads import one_thread
 
@@ -44,9 +42,9 @@ if TYPE_CHECKING:
 Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
 
-KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture"))
+KEEPING = frozenset(("none", "temperature", "temperature-ece"))
 """Methods that keep the order of a sample's classes, and so every predicted class."""
-_OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
+_OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head")
 """What ``calibrate_model`` fits: people ask for it with logits, too."""
 TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType(
     {"intercept": fit_intercept, "logistic": fit_logistic, "platt": fit_platt, "beta": fit_beta}
@@ -60,7 +58,6 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
         "batch": fit_batch,
         "temperature": fit_temperature,
         "temperature-ece": fit_temperature_ece,
-        "temperature-mixture": fit_temperature_mixture,
         "structured-vector": fit_structured_vector,
         "vector": fit_vector,
         "structured-matrix": fit_structured_matrix,
@@ -71,7 +68,6 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
         "histogram-width": fit_histogram_width,
         "histogram-mass": fit_histogram_mass,
         "isotonic": fit_isotonic,
-        "venn-abers": fit_venn_abers,
     }
 )
 """Name -> fitter, by rising flexibility: one number, a vector, a matrix, a table."""
@@ -94,30 +90,38 @@ def fit_by_name(
         logits: (n, K), or ``Samples``, which may weigh.
         labels: Class ids (n,); None where ``Samples`` hold them.
         seed: Seed of methods that draw.
-        **keywords: The method's own options; see ``options_of``: ``bins``, ``folds``, ``grid``, ``lam``,
-            ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
+        **keywords: The method's own options; see ``options_of``: ``bins``, ``grid``, ``of``, ``smoothing``.
 
     Raises:
         InputError: For a name or an option that does not exist; it lists those that do.
         FitError: Where nothing can be learnt.
     """
     check_keywords(keywords, own_options(), fit_by_name)
-    samples = Samples.of(logits, labels)
-    multilabel, options = samples.is_multilabel, dict[str, Any](keywords)
-    parameters = _parameters(method, multilabel)
+    samples = logits if isinstance(logits, Samples) else Samples.of(logits, labels)
+    return fitter_of(method, dict(keywords), samples.is_multilabel, seed=seed)(samples)
+
+
+def fitter_of(
+    method: str, options: Mapping[str, Any], multilabel: bool = False, *, seed: int = 0
+) -> Callable[[Samples], Artifact]:
+    """A method under its own options, which are checked here once for all fits to parts of some samples."""
+    fit, parameters = _fitter(method, multilabel), _parameters(method, multilabel)
     check_options(method, options, options_of(method, multilabel))
     for name, value in options.items():
         # Command lines and files may have text where an option is a number.
         if isinstance(parameters[name].default, (int, float)) and isinstance(value, str):
             raise InputError(f"{name} of {method} is a number, got {value!r}")
-    if "seed" in parameters:
-        options["seed"] = seed
-    # No remarks on folds, which are temporary, nor for "none", which fits nothing.
-    said = [] if multilabel or samples.part or method == "none" else sample_remarks(samples)
-    if multilabel:
-        check_range(samples.read(slice(0, len(samples))))
-    with one_thread(samples.size):
-        return remarked(_fitter(method, multilabel)(samples, **options), after=said)
+    given = {**options, "seed": seed} if "seed" in parameters else options
+
+    def fitted(samples: Samples) -> Artifact:
+        # No remarks on folds, which are temporary, nor for "none", which fits nothing.
+        said = [] if multilabel or samples.part or method == "none" else sample_remarks(samples)
+        if multilabel:
+            check_range(samples.read(slice(0, len(samples))))
+        with one_thread(samples.size):
+            return remarked(fit(samples, **given), after=said)
+
+    return fitted
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:

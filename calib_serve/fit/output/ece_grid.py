@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal, Union
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.arrays import Floats
@@ -39,12 +39,10 @@ class Gaps:
     """Samples sorted by ``second`` (n,), the smallest positive distance of a logit from the largest.
 
     At a low T only the first of them are unsure. ``ties`` (n,) logits are the largest; ``correct``
-    and ``weight`` are (n,). ``below`` (n, K) is how far each logit lies below its sample's largest,
-    or None for a large set, where it is computed from the samples each time.
+    and ``weight`` are (n,).
     """
 
     samples: Samples
-    below: Floats | None
     second: Floats
     ties: Floats
     correct: Floats
@@ -61,12 +59,8 @@ class Gaps:
             second[part] = np.where(below > 0, below, np.inf).min(axis=1)
             correct[part] = z.argmax(axis=1) == samples.labels[part]
         order = np.argsort(second, kind="stable")
-        weight = samples.weights
-        in_order, below = samples.take(order), None
-        if samples.size <= 1 << 20:  # sorted in memory; larger sets are read through their order
-            z = in_order.read(slice(None), np.float64)
-            below = z.max(axis=1, keepdims=True) - z
-        return cls(in_order, below, second[order], ties[order], correct[order], weight[order])
+        weight = samples.weights[order]
+        return cls(samples.take(order), second[order], ties[order], correct[order], weight)
 
     def confidence(self, t: float) -> Floats:
         """Top-1 confidence (n,) at temperature ``t``."""
@@ -83,11 +77,8 @@ class Gaps:
         out[0] = 1 / self.ties
         unsure = self.unsure(t)
         for part in self.samples.take(slice(0, unsure)).parts():
-            if self.below is None:
-                z = self.samples.read(part, np.float64)
-                d = (z.max(axis=1, keepdims=True) - z) / t
-            else:
-                d = self.below[part] / t
+            z = self.samples.read(part, np.float64)
+            d = (z.max(axis=1, keepdims=True) - z) / t
             e = np.exp(-d)
             total = e.sum(axis=1)
             e *= d
@@ -140,70 +131,24 @@ def fit_temperature_ece(
 
 def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
     """The ECE (g,) at every temperature of a rising ``grid`` (g,), to within a few 1e-6."""
-    # Tied logits can hold many samples on an edge, at 1/3 say; edges belong to the bin below.
-    inner = np.linspace(0, 1, bins + 1)[1:-1] + 1e-9
     log_t = np.log(grid)
-    knots = np.linspace(
-        log_t[0], log_t[-1], 1 + max(1, int(np.ceil((log_t[-1] - log_t[0]) / MEASURED.log_t_between_knots)))
-    )
+    cells = max(1, int(np.ceil((log_t[-1] - log_t[0]) / MEASURED.log_t_between_knots)))
+    knots = np.linspace(log_t[0], log_t[-1], 1 + cells)
     cell = np.clip(np.searchsorted(knots, log_t, side="right") - 1, 0, len(knots) - 2)
-    out = np.empty(len(grid))
+    share, out = gaps.weight / gaps.weight.sum(), np.empty(len(grid))
     left = gaps.knot(float(np.exp(knots[0])))
     for i, (a, b) in enumerate(pairwise(knots)):
         right = gaps.knot(float(np.exp(b)))
-        here = np.flatnonzero(cell == i)
-        if len(here):
-            rows = gaps.unsure(float(np.exp(b)))
-            quintic = _quintic(left[:, :rows], right[:, :rows], b - a)
-            sure = _sums(left[:1, rows:], gaps, slice(rows, None), inner)
-            out[here] = _ece_of_cell(gaps, quintic, (log_t[here] - a) / (b - a), inner, sure)
+        unsure = gaps.unsure(float(np.exp(b)))
+        quintic = _quintic(left[:, :unsure], right[:, :unsure], b - a)
+        confidence = left[0].copy()
+        for g in np.flatnonzero(cell == i):
+            confidence[:unsure] = _value(quintic, (log_t[g] - a) / (b - a))
+            # Tied logits can hold many samples on an edge, at 1/3 say; edges belong to the bin below.
+            index = np.ceil((confidence - 1e-9) * bins).astype(np.intp)
+            out[g] = np.abs(np.bincount(index, weights=share * (confidence - gaps.correct))).sum()
         left = right
     return out
-
-
-def _ece_of_cell(gaps: Gaps, quintic: Floats, u: Floats, inner: Floats, sure: Floats) -> Floats:
-    """The ECE (g,) at rising places ``u`` (g,) of one cell; ``sure`` are the other rows' sums."""
-    rows = slice(0, quintic.shape[1])
-    first = np.searchsorted(inner, _value(quintic, u[0]))
-    last = np.searchsorted(inner, _value(quintic, u[-1]))
-    terms = np.concatenate([quintic, gaps.correct[None, rows]]) * gaps.weight[rows]
-    sums = np.stack([np.bincount(first, weights=term, minlength=len(inner) + 1) for term in terms])
-    sums = sums.astype(np.float64)  # bincount of no rows returns integers
-    sums[0] += sure[0]
-    sums[-1] += sure[-1]
-    moves = np.zeros((len(u), *sums.shape))
-    # A sample that falls from bin ``first`` to ``last`` crosses every edge between them once.
-    edge = np.arange(len(inner))[:, None]
-    edge, crossing = np.nonzero((first > edge) & (last <= edge))
-    at = _first_below(quintic[:, crossing], u, inner[edge])
-    for j, moved in enumerate(terms[:, crossing]):
-        gained = np.bincount(at * len(inner) + edge, weights=moved, minlength=len(u) * len(inner))
-        moves[:, j, :-1] += gained.reshape(len(u), -1)
-        moves[:, j, 1:] -= gained.reshape(len(u), -1)
-    sums = sums + np.cumsum(moves, axis=0)
-    confidence = np.zeros((len(u), len(inner) + 1))
-    for j in range(len(quintic) - 1, -1, -1):
-        confidence = confidence * u[:, None] + sums[:, j]
-    return np.asarray(np.abs(confidence - sums[:, -1]).sum(axis=1) / gaps.weight.sum())
-
-
-def _sums(confidence: Floats, gaps: Gaps, rows: slice, inner: Floats) -> Floats:
-    """Weighted confidence and correct (2, bins) of rows whose confidence (1, m) does not change."""
-    index = np.searchsorted(inner, confidence[0])
-    terms = np.stack([confidence[0], gaps.correct[rows]]) * gaps.weight[rows]
-    return np.stack([np.bincount(index, weights=term, minlength=len(inner) + 1) for term in terms])
-
-
-def _first_below(quintic: Floats, u: Floats, edge: Floats) -> NDArray[np.intp]:
-    """Find for each falling quintic (6, m) the first of ``u`` at which it is at most its ``edge`` (m,)."""
-    low = np.zeros(quintic.shape[1], np.intp)
-    high = np.full(quintic.shape[1], len(u) - 1)
-    while (low < high).any():
-        middle = (low + high) // 2
-        below = _value(quintic, u[middle]) <= edge
-        high = np.where(below, middle, high)
-        low = np.where(below, low, np.minimum(middle + 1, high))
-    return low
 
 
 def _quintic(left: Floats, right: Floats, width: float) -> Floats:
@@ -223,7 +168,7 @@ def _quintic(left: Floats, right: Floats, width: float) -> Floats:
     )
 
 
-def _value(quintic: Floats, u: Floats | float) -> Floats:
+def _value(quintic: Floats, u: float) -> Floats:
     value: Floats = quintic[-1]
     for coefficients in quintic[-2::-1]:
         value = value * u + coefficients

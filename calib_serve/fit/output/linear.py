@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture
-from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.lbfgs import Vector
@@ -34,31 +33,25 @@ STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 """What the penalties are multiplied with, strongest first; 1 is the authors' choice for all data."""
 
 
-def fit_vector(samples: Samples, *, ridge: float = _RIDGE) -> Artifact:
-    """Fit one scale and one bias per class, by least NLL.
-
-    ``ridge``, the weight of the squared distance from temperature scaling, is small but not 0: without it a
-    class that never occurs has no finite optimum. Guo 2017, section 4.2.
-    """
-    return _fit(samples, "diagonal", "vector", ridge)
+def fit_vector(samples: Samples) -> Artifact:
+    """Fit one scale and one bias per class, by least NLL (Guo 2017, section 4.2)."""
+    return _fit(samples, "diagonal", "vector")
 
 
-def fit_matrix(samples: Samples, *, ridge: float = _RIDGE) -> Artifact:
+def fit_matrix(samples: Samples) -> Artifact:
     """Fit a full matrix and a bias, by least NLL: K^2 + K numbers, which overfit without many samples.
 
-    Options and errors as in ``fit_vector``. Guo 2017, section 4.2.
+    Guo 2017, section 4.2.
     """
-    return _fit(samples, "full", "matrix", ridge)
+    return _fit(samples, "full", "matrix")
 
 
-def _fit(samples: Samples, shape: Shape, method: str, ridge: float) -> Artifact:
-    if not (np.isfinite(ridge) and ridge > 0):
-        raise InputError(f"ridge must be positive, got {ridge}")
+def _fit(samples: Samples, shape: Shape, method: str) -> Artifact:
     near, offset, begin = _tempered(samples)
     # Behind a temperature W begins at I, and one small ridge suits logits of any size.
     scale = 1 / begin["temperature"]
     problem = Problem.of(near, shape, scale=scale)
-    (weight, bias), certificate = _solved(problem, Penalty(ridge, ridge, ridge), gap=1e-9)
+    (weight, bias), certificate = _solved(problem, Penalty(_RIDGE, _RIDGE, _RIDGE), gap=1e-9)
     weight = scale * weight
     if offset is not None:
         bias = bias + (weight @ offset if shape == "full" else weight * offset)
@@ -68,7 +61,7 @@ def _fit(samples: Samples, shape: Shape, method: str, ridge: float) -> Artifact:
         method=method,
         fit={
             "objective": "nll + ridge squared distance from temperature scaling",
-            "ridge": ridge,
+            "ridge": _RIDGE,
             "temperature": begin["temperature"],
             "nll_before": begin["nll_before"],
             **certificate,
@@ -94,61 +87,31 @@ def _solved(
     return problem.map(found.x), certificate
 
 
-def fit_dirichlet_odir(
-    samples: Samples,
-    *,
-    lam: float | None = None,
-    mu: float | None = None,
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> Artifact:
-    """Fit softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
+def fit_dirichlet_odir(samples: Samples, *, seed: int = 0) -> Artifact:
+    """Fit softmax(W ln p + b) with ODIR: NLL + lambda mean_{i != j} W_ij^2 + mu mean_j b_j^2.
 
-    Without ``lam`` the strength is cross-validated over ODIR_STRENGTHS with mu = lam, then mu alone; without
-    only ``mu``, mu = lam. Raises FitError where no optimum is found. Kull 2019, sections 3 and 4.
+    lambda is cross-validated over ODIR_STRENGTHS with mu = lambda, then mu alone. Raises FitError where no
+    optimum is found. Kull 2019, sections 3 and 4.
     """
-    return _fit_odir(samples, "log_probs", "dirichlet-odir", lam=lam, mu=mu, folds=folds, seed=seed)
+    return _fit_odir(samples, "log_probs", "dirichlet-odir", seed)
 
 
-def fit_matrix_odir(
-    samples: Samples,
-    *,
-    lam: float | None = None,
-    mu: float | None = None,
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> Artifact:
+def fit_matrix_odir(samples: Samples, *, seed: int = 0) -> Artifact:
     """Fit softmax(W z + b) on logits with ODIR; otherwise as ``fit_dirichlet_odir`` (Kull 2019)."""
-    return _fit_odir(samples, "logits", "ms-odir", lam=lam, mu=mu, folds=folds, seed=seed)
+    return _fit_odir(samples, "logits", "ms-odir", seed)
 
 
-def _fit_odir(
-    samples: Samples,
-    on: Literal["logits", "log_probs"],
-    method: str,
-    *,
-    lam: float | None,
-    mu: float | None,
-    folds: int,
-    seed: int,
-) -> Artifact:
-    _check_folds(folds, "lam", lam)
+def _fit_odir(samples: Samples, on: Literal["logits", "log_probs"], method: str, seed: int) -> Artifact:
     problem, k = Problem.of(samples, "full", on=on), samples.classes
-    begin = temperature(samples)
-    strongest = ODIR_STRENGTHS[0] if lam is None else lam
-    start = _diagonal(problem, _odir(k, strongest, strongest if mu is None else mu), begin["temperature"])
-    chosen: dict[str, Any] = {}
-    if lam is None:
-        penalties = {s: _odir(k, s, s if mu is None else mu) for s in ODIR_STRENGTHS}
-        path = along_path(problem, penalties, start, folds=folds, seed=seed)
-        lam, chosen = path.strength, {"folds": folds, "seed": seed, "lambda_scores": path.scores}
-        if mu is None:
-            penalties = {s: _odir(k, lam, s) for s in ODIR_STRENGTHS}
-            path = along_path(problem, penalties, path.thetas, folds=folds, seed=seed)
-            mu, chosen["mu_scores"] = path.strength, path.scores
-        start = path.mean()
-    mu = lam if mu is None else mu
-    (weight, bias), certificate = _solved(problem, _odir(k, lam, mu), start, gap=_GAP)
+    begin, strongest = temperature(samples), ODIR_STRENGTHS[0]
+    start = _diagonal(problem, odir(k, strongest, strongest), begin["temperature"])
+    penalties = {s: odir(k, s, s) for s in ODIR_STRENGTHS}
+    both = along_path(problem, penalties, start, folds=FOLDS, seed=seed)
+    lam = both.strength
+    penalties = {s: odir(k, lam, s) for s in ODIR_STRENGTHS}
+    path = along_path(problem, penalties, both.thetas, folds=FOLDS, seed=seed)
+    mu = path.strength
+    (weight, bias), certificate = _solved(problem, odir(k, lam, mu), path.mean(), gap=_GAP)
     return complete(
         [LogitMap(weight, bias, on)],
         samples,
@@ -158,17 +121,14 @@ def _fit_odir(
             "lambda": lam,
             "mu": mu,
             "nll_before": begin["nll_before"],
-            **chosen,
+            "folds": FOLDS,
+            "seed": seed,
+            "lambda_scores": both.scores,
+            "mu_scores": path.scores,
             **certificate,
         },
         packages=("scipy",),
     )
-
-
-def _check_folds(folds: int, name: str, given: float | None) -> None:
-    """Raise InputError where ``folds`` is given beside the option that folds would choose."""
-    if given is not None and folds != FOLDS:
-        raise InputError(f"folds choose {name}, which is given: leave one of both out")
 
 
 def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
@@ -180,63 +140,39 @@ def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray
     return np.concatenate([np.diag(weight).ravel(), bias])
 
 
-def _odir(classes: int, lam: float, mu: float) -> Penalty:
-    # Means, as in the paper's equation; published code sums the squares by default.
-    # The paper leaves the diagonal free. This small ridge keeps it finite where a class is never mistaken.
+def odir(classes: int, lam: float, mu: float) -> Penalty:
+    """The penalty of off-diagonal entries and biases, which are means as in the paper's equation.
+
+    Published code sums the squares by default. The paper leaves the diagonal free; a small ridge keeps it
+    finite where a class is never mistaken.
+    """
     return Penalty(lam / (classes * (classes - 1)), 1e-8, mu / classes)
 
 
-def fit_structured_vector(
-    samples: Samples,
-    *,
-    strength: float | None = None,
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> Artifact:
+def fit_structured_vector(samples: Samples, *, seed: int = 0) -> Artifact:
     """Fit a temperature, then one scale and one bias per class, penalised by strength K / n.
 
-    Without ``strength`` it is cross-validated over STRENGTHS. Raises FitError where no temperature is best.
-    Berta 2025, SVS.
+    The strength is cross-validated over STRENGTHS. Raises FitError where no temperature is best. Berta 2025,
+    SVS.
     """
-    return _fit_structured(samples, "diagonal", "structured-vector", strength, folds=folds, seed=seed)
+    return _fit_structured(samples, "diagonal", "structured-vector", seed)
 
 
-def fit_structured_matrix(
-    samples: Samples,
-    *,
-    strength: float | None = None,
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> Artifact:
+def fit_structured_matrix(samples: Samples, *, seed: int = 0) -> Artifact:
     """Fit as ``fit_structured_vector``, with a full matrix, off the diagonal by strength K (K - 1) / n.
 
     Berta 2025, SMS.
     """
-    return _fit_structured(samples, "full", "structured-matrix", strength, folds=folds, seed=seed)
+    return _fit_structured(samples, "full", "structured-matrix", seed)
 
 
-def _fit_structured(
-    samples: Samples,
-    shape: Shape,
-    method: str,
-    strength: float | None,
-    *,
-    folds: int,
-    seed: int,
-) -> Artifact:
-    if strength is not None and not (np.isfinite(strength) and strength > 0):
-        raise InputError(f"strength must be positive, got {strength}")
-    _check_folds(folds, "strength", strength)
+def _fit_structured(samples: Samples, shape: Shape, method: str, seed: int) -> Artifact:
     near, offset, begin = _tempered(samples)
     problem = Problem.of(near, shape, on="log_probs", scale=1 / begin["temperature"])
-    start, n, k = np.zeros(problem.size), len(samples), samples.classes
-    chosen: dict[str, Any] = {}
-    if strength is None:
-        penalties = {s: penalty_of(n, k, s) for s in STRENGTHS}
-        path = along_path(problem, penalties, start, folds=folds, seed=seed)
-        strength, start = path.strength, path.mean()
-        chosen = {"folds": folds, "seed": seed, "scores": path.scores}
-    (weight, bias), certificate = _solved(problem, penalty_of(n, k, strength), start, gap=_GAP)
+    n, k = len(samples), samples.classes
+    penalties = {s: penalty_of(n, k, s) for s in STRENGTHS}
+    path = along_path(problem, penalties, np.zeros(problem.size), folds=FOLDS, seed=seed)
+    (weight, bias), certificate = _solved(problem, penalties[path.strength], path.mean(), gap=_GAP)
     return complete(
         # A uniform part of one sample's weight keeps probabilities above 0.
         [
@@ -248,10 +184,12 @@ def _fit_structured(
         method=method,
         fit={
             "objective": "nll + strength (K / n (bias^2 + (diagonal - 1)^2) + K (K - 1) / n off-diagonal^2)",
-            "strength": strength,
+            "strength": path.strength,
             "temperature": begin["temperature"],
             "nll_before": begin["nll_before"],
-            **chosen,
+            "folds": FOLDS,
+            "seed": seed,
+            "scores": path.scores,
             **certificate,
         },
         packages=("scipy",),

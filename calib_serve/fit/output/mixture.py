@@ -1,84 +1,38 @@
-"""A temperature mixed with uniform probabilities, for labels that no temperature explains.
+"""What structured scaling starts from: a temperature, and a small share of uniform probabilities.
 
-``base`` is what structured scaling starts from: a temperature and a small uniform share.
+The uniform share is the rate of errors that logits do not predict.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 
-from calib_serve.artifact import Artifact, Mixture
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError
-from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.temperature import CHUNK, temperature
 from calib_serve.fit.samples import Samples
 
 
-def fit_temperature_mixture(samples: Samples) -> Artifact:
-    """Fit (1 - e) softmax(z / T) + e / K: T and e together by NLL, with e at least 1 / (n + 1).
-
-    The uniform part is the rate of errors that logits do not predict; its floor, one sample's weight, keeps
-    confidences below 1 even where every sample is right. The NLL is not convex, so the certificate is a
-    gradient, projected on the bounds.
-    """
-    found, bounds = _fit_mixture(samples)
-    log_s, e = (float(v) for v in found.x)
-    projected = np.clip(found.x - found.jac, *np.transpose(bounds)) - found.x
-    return complete(
-        [Mixture(scales=np.array([math.exp(log_s)]), weights=np.array([1 - e, e]))],
-        samples,
-        method="temperature-mixture",
-        fit={
-            "objective": "nll",
-            "temperature": math.exp(-log_s),
-            "uniform": e,
-            "gradient_norm": float(np.linalg.norm(projected)),
-            "iterations": int(found.nit),
-            "nll_after": float(found.fun),
-        },
-        packages=("scipy",),
-    )
-
-
-def _fit_mixture(
-    samples: Samples, near: tuple[float, float] | None = None
-) -> tuple[Any, list[tuple[float, float]]]:
-    """Minimise the NLL over (log 1 / T, e), from the guess or two starts; return the optimum and bounds."""
-    wide = max(spread(samples), 1e-12)
+def _mixture(samples: Samples, t: float) -> Base:
+    """The mixture of about the least NLL over (log 1 / T, e), from a temperature; the NLL is not convex."""
+    wide, least = max(spread(samples), 1e-12), 1 / (len(samples) + 1)
     # For logits of spread 1, values of T beyond this range make no visible difference.
-    bounds = [(math.log(1e-3 / wide), math.log(1e4 / wide)), (1 / (len(samples) + 1), 0.999)]
-    rough = near is not None
-    if near is not None:
-        starts = [(-math.log(near[0]), max(near[1], 2 * bounds[1][0]))]
-    else:
-        starts = [(-math.log(wide), 0.05)]
-        try:
-            starts.insert(0, (-math.log(temperature(samples)["temperature"]), bounds[1][0]))
-        except FitError:
-            starts.append((math.log(1e2 / wide), bounds[1][0]))
-    found = min(
-        (
-            minimize(
-                lambda x: _mixture_nll(samples, x[0], x[1]),
-                np.clip(start, *np.transpose(bounds)),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=bounds,
-                options={"ftol": 1e-6 if rough else 1e-15, "gtol": 1e-4 if rough else 1e-9},
-            )
-            for start in starts
-        ),
-        key=lambda result: float(result.fun),
+    bounds = [(math.log(1e-3 / wide), math.log(1e4 / wide)), (least, 0.999)]
+    found = minimize(
+        lambda x: _mixture_nll(samples, x[0], x[1]),
+        np.clip((-math.log(t), 2 * least), *np.transpose(bounds)),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"ftol": 1e-6, "gtol": 1e-4},
     )
-    return found, bounds
+    return Base(math.exp(-float(found.x[0])), float(found.x[1]))
 
 
 def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArray[np.float64]]:
@@ -156,8 +110,7 @@ def base(samples: Samples) -> Base:
     plain = Base(t, MEASURED.uniform_share_of_a_base / (n + 1))
     if samples.classes == 2:  # beta calibration bends both ends of the curve itself
         return plain
-    log_s, e = map(float, _fit_mixture(samples, (t, 1 / (n + 1)))[0].x)
-    mixed = Base(math.exp(-log_s), e)
+    mixed = _mixture(samples, t)
     # Below three samples' weight a larger share is not tried.
     if mixed.uniform < 3.0 / (n + 1):
         return plain

@@ -1,50 +1,49 @@
 """Choosing a calibrator by cross-validation on the calibration set, and refusing those that do harm.
 
-Every candidate is fitted on K - 1 folds and scored on the one left out; one that the first fold shows to
-be beaten is dropped. The simplest within a thousandth of the best wins, and over all of them an average of
-structured scaling over its strengths, which is a temperature as far as evidence for more is weak, unless
-another is clearly better: chance misleads the choice of one more than the average. A candidate that costs
-accuracy is refused however well it calibrates: a less informative model can be well calibrated (Singh 2021).
-So is one that costs refinement, how well confidence tells right from wrong, unless the NLL is better than
-without calibration and the Brier score is not worse beyond chance: refinement is a part of both.
+Every candidate is fitted on K - 1 folds and scored on the one left out. The simplest within a thousandth of
+the best wins, and over all of them an average of structured scaling over its strengths, which is a
+temperature as far as evidence for more is weak, unless another is clearly better: chance misleads the choice
+of one more than the average. A candidate that costs accuracy is refused however well it calibrates: a less
+informative model can be well calibrated (Singh 2021). So is one that costs refinement, how well confidence
+tells right from wrong, unless the NLL is better than without calibration and the Brier score is not worse
+beyond chance: refinement is a part of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.core.arrays import Floats
-from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.fit.facts import measured_on_folds, with_selection
+from calib_serve.fit.facts import with_selection
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.averaged import Averaged, fit_structured_average
-from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
-from calib_serve.fit.output.held_out import (
+from calib_serve.fit.measure import (
     FoldFit,
     HeldOut,
     facts_of_folds,
-    raced,
+    measured_on_folds,
+    over_folds,
 )
+from calib_serve.fit.measured import MEASURED
+from calib_serve.fit.output.averaged import Averaged, fit_structured_average
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, fitter_of, options_of
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import Separation, mean_error, mean_interval, quantile_of, resamples
-
-Criterion = Literal["nll", "brier", "ece"]
+from calib_serve.metrics import Separation, mean_error, mean_interval, resamples
 
 _RULE = "simplest within 0.1 % of the best"
 _RULE_OF_AVERAGE = "the structured average, unless another is better by over a standard error and 1 / n"
 _KEEP = ", ".join(sorted(KEEPING))
 _NEAR = 1e-3  # of the best score
+_TOLERANCE = 0.005  # of accuracy, and of refinement AUROC
+_LEVEL = 0.95  # of the interval that a fall must exceed
 _AVERAGE = "structured-average"
 _OF_LABELS = ("none", "temperature", "platt")  # tables need hundreds of samples in which a label is true
 
@@ -69,10 +68,7 @@ def select(
     *,
     candidates: Sequence[str] | None = None,
     keep_predictions: bool = False,
-    criterion: Criterion = "nll",
     folds: int = 5,
-    tolerance: float = 0.005,
-    level: float = 0.95,
     seed: int = 0,
     class_names: Sequence[str] = (),
     progress: Progress | None = None,
@@ -80,7 +76,8 @@ def select(
     """Cross-validate methods, refit the one chosen on all samples, and record how it was chosen.
 
     Of a multi-label model a sample's score is the mean over its labels: samples, not labels, are independent.
-    The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
+    Refused is a candidate whose accuracy or refinement AUROC falls by more than half a point beyond chance.
+    The scores, refusals and seed are ``artifact.selection``; ``metrics_before`` and
     ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
     ``artifact.fit.remarks``.
 
@@ -89,11 +86,7 @@ def select(
         candidates: Names of methods, simplest first; "none" always is one.
         keep_predictions: Whether to try none but methods that keep the order of the classes, and so every
             prediction.
-        criterion: "nll", "brier", or, but for labels, "ece".
         folds: Number of folds.
-        tolerance: How much accuracy and refinement AUROC may fall, a fraction: a candidate is refused when
-            the whole interval of its paired difference lies below.
-        level: Coverage of that interval, a fraction.
         seed: Seed by which folds are drawn.
         class_names: Names of the classes (K,).
         progress: Called with a name, how many methods are done, and of how many.
@@ -110,18 +103,12 @@ def select(
         options_of(name, multilabel)
         if keep_predictions and name not in KEEPING:
             raise InputError(f"{name} may change predicted classes; of those that keep them choose {_KEEP}")
-    if multilabel and criterion not in ("nll", "brier"):
-        raise InputError(f"the criterion for labels must be nll or brier, got {criterion!r}")
-    if criterion not in ("nll", "brier", "ece"):
-        raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
-    quantile_of(level)
-    how: dict[str, Any] = {"folds": folds, "seed": seed, "tolerance": tolerance, "level": level}
     bound = min(len(samples), MEASURED.most_samples_compared)
     parameters = samples.classes * (samples.classes + 1)
     size = max(MEASURED.most_samples_cross_validated, MEASURED.samples_compared_a_parameter * parameters)
     while True:
         few = samples.some(min(size, bound))
-        run = _Comparison.of(few, names, criterion, progress, how)
+        run = _Comparison.of(few, names, folds, seed, progress)
         if size >= bound or run.is_clear:
             break
         size *= 4
@@ -131,12 +118,12 @@ def select(
     if chosen == _AVERAGE and few is samples:
         artifact = run.averaged().artifact()
     elif chosen == _AVERAGE:
-        artifact = fit_structured_average(samples, folds=folds, seed=seed)
+        artifact = fit_structured_average(samples, seed=seed)
     else:
         artifact = fit_by_name(chosen, samples, seed=seed)
     told = with_selection(artifact, run.selection, [*said, *why_none(run.selection)])
     told = replace(told, class_names=tuple(class_names))
-    measured = facts_of_folds(run.fits[chosen], few, run.fold, class_names, level=level, seed=seed)
+    measured = facts_of_folds(run.fits[chosen], few, run.fold, class_names, seed=seed)
     return measured_on_folds(told, measured, folds=folds, samples=len(few))
 
 
@@ -158,13 +145,12 @@ class _Comparison:
         cls,
         samples: Samples,
         names: Sequence[str],
-        criterion: Criterion,
+        folds: int,
+        seed: int,
         progress: Progress | None,
-        how: Mapping[str, Any],
     ) -> _Comparison:
         """Compare methods, of which the first is "none"."""
-        seed, level, tolerance = how["seed"], how["level"], how["tolerance"]
-        fold = folds_of(samples, folds=how["folds"], seed=seed)
+        fold = folds_of(samples, folds=folds, seed=seed)
         # Fitted when its turn comes, and once; its folds are those of the choice.
         averaged = cache(lambda: Averaged.of(samples, fold))
         fits: dict[str, FoldFit] = {}
@@ -175,34 +161,30 @@ class _Comparison:
             if progress:
                 progress(name, done, len(names))
             try:
-                average = name == _AVERAGE
-
-                def fit(f: int, name: str = name) -> Artifact:
-                    return fit_by_name(name, samples.take(fold != f), seed=seed)
-
-                # The race, the held-out results and the facts all ask for the same fits.
-                fits[name] = cache(averaged().held_out if average else fit)
-                # The ECE of one fold is mostly noise; the average, and labels, are to be judged whole.
-                whole = average or name == "none" or criterion == "ece" or samples.is_multilabel
-                found[name] = raced(fits[name], samples, fold, {} if whole else found, criterion)
+                # The held-out results and the facts ask for the same fits.
+                fits[name] = cache(
+                    averaged().held_out if name == _AVERAGE else _of_folds(name, samples, fold, seed)
+                )
+                found[name] = over_folds(fits[name], samples, fold)
             except CalibServeError as error:
                 refused[name] = str(error)
                 continue
-            if why := _harm(
-                found, name, samples, criterion, doubts, tolerance=tolerance, level=level, seed=seed
-            ):
+            if why := _harm(found, name, samples, doubts, seed=seed):
                 refused[name] = why
         allowed = {name: held for name, held in found.items() if name not in refused}
         if not allowed:
             raise InputError(refused["none"])
-        best, chosen, scores = _ranked(found, allowed, criterion, samples, seed)
+        best, chosen, scores = _ranked(found, allowed, samples)
         selection = Selection(
-            criterion=criterion,
+            criterion="nll",
             rule=_RULE_OF_AVERAGE if _AVERAGE in found else _RULE,
             best=best,
             chosen=chosen,
             scores=tuple(replace(scores.get(n, Score(n)), refused=refused.get(n)) for n in names),
-            **how,
+            folds=folds,
+            seed=seed,
+            tolerance=_TOLERANCE,
+            level=_LEVEL,
         )
         return cls(selection, fold, fits, averaged, doubts)
 
@@ -221,6 +203,11 @@ class _Comparison:
         )
 
 
+def _of_folds(name: str, samples: Samples, fold: NDArray[np.intp], seed: int) -> FoldFit:
+    fit = fitter_of(name, {}, samples.is_multilabel, seed=seed)
+    return lambda f: fit(samples.take(fold != f))
+
+
 def why_none(selection: Selection) -> list[str]:
     """Say in a sentence why methods were refused, where nothing was fitted for it."""
     refused: dict[str, list[str]] = {}
@@ -236,11 +223,8 @@ def _harm(
     found: Mapping[str, HeldOut],
     name: str,
     samples: Samples,
-    criterion: Criterion,
     doubts: list[str],
     *,
-    tolerance: float,
-    level: float,
     seed: int,
 ) -> str | None:
     """Say why a candidate must not be used, with the numbers; None where it does no significant harm.
@@ -249,18 +233,18 @@ def _harm(
     """
     none, held = found["none"], found[name]
     accuracy, nll, brier = (
-        mean_interval(new - old, level=level, weight=samples.weight, groups=samples.groups)
+        mean_interval(new - old, level=_LEVEL, weight=samples.weight, groups=samples.groups)
         for new, old in ((held.correct, none.correct), (held.nll, none.nll), (held.brier, none.brier))
     )
-    if accuracy.high < -tolerance:
+    if accuracy.high < -_TOLERANCE:
         return (
             f"accuracy falls by {-accuracy.value:.4f} (interval {-accuracy.high:.4f} to "
-            f"{-accuracy.low:.4f}), more than {tolerance:g}"
+            f"{-accuracy.low:.4f}), more than {_TOLERANCE:g}"
         )
-    if samples.weights @ (none.correct - held.correct) > tolerance * samples.weights.sum():
+    if samples.weights @ (none.correct - held.correct) > _TOLERANCE * samples.weights.sum():
         doubts.append("accuracy")
     # The proper scores gain, refinement included.
-    pays = criterion != "ece" and nll.value < 0 and brier.low <= 0
+    pays = nll.value < 0 and brier.low <= 0
     if pays or samples.is_multilabel:
         return None
 
@@ -269,51 +253,30 @@ def _harm(
         return np.asarray(new - old)
 
     fall = float(change(samples.weights))
-    if not fall < -tolerance:  # also where it is not defined: all right or all wrong
+    if not fall < -_TOLERANCE:  # also where it is not defined: all right or all wrong
         return None
     # Resamples are slow, and only asked for where the fall itself is too large.
-    drawn = np.concatenate([change(weights) for weights in _resampled(samples, seed)])
-    low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    if high >= -tolerance:
+    weights = resamples(len(samples), 400, seed=seed, groups=samples.groups)
+    drawn = np.concatenate([change(w if samples.weight is None else w * samples.weight) for w in weights])
+    low, high = np.nanquantile(drawn, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    if high >= -_TOLERANCE:
         doubts.append("refinement")
         return None
-    return (
-        f"refinement AUROC falls by {-fall:.4f} (interval {-high:.4f} to {-low:.4f}), more than {tolerance:g}"
-    )
-
-
-def _resampled(samples: Samples, seed: int) -> Iterator[Floats]:
-    """Yield weights (r, n) of resamples, of groups where there are any."""
-    for weights in resamples(len(samples), 400, seed=seed, groups=samples.groups):
-        yield weights if samples.weight is None else weights * samples.weight
+    ends = f"interval {-high:.4f} to {-low:.4f}"
+    return f"refinement AUROC falls by {-fall:.4f} ({ends}), more than {_TOLERANCE:g}"
 
 
 def _ranked(
-    found: dict[str, HeldOut],
-    allowed: dict[str, HeldOut],
-    criterion: Criterion,
-    samples: Samples,
-    seed: int,
+    found: dict[str, HeldOut], allowed: dict[str, HeldOut], samples: Samples
 ) -> tuple[str, str, dict[str, Score]]:
     """The best and the chosen method, and every method's score."""
     share = samples.weights / samples.weights.sum()
-    if criterion == "ece":
-        weights = np.concatenate(list(_resampled(samples, seed)))
-        value = {
-            name: float(_ece(held.confidence, held.correct, share[None])[0]) for name, held in found.items()
-        }
-        drawn = {name: _ece(held.confidence, held.correct, weights) for name, held in found.items()}
-    else:
-        value = {name: float(share @ getattr(held, criterion)) for name, held in found.items()}
-        drawn = {}
+    value = {name: float(share @ held.nll) for name, held in found.items()}
     best = min(allowed, key=lambda name: value[name])
 
     def error_of(one: str, other: str) -> float:
         """The standard error of the paired difference."""
-        if criterion == "ece":
-            return float((drawn[one] - drawn[other]).std())
-        difference = getattr(found[one], criterion) - getattr(found[other], criterion)
-        return mean_error(difference, samples.groups, samples.weight)
+        return mean_error(found[one].nll - found[other].nll, samples.groups, samples.weight)
 
     scores = {
         name: Score(name, value[name], value[name] - value[best], error_of(name, best)) for name in found
@@ -321,14 +284,7 @@ def _ranked(
     chosen = next(name for name in allowed if scores[name].above_best <= _NEAR * abs(value[best]))
     if _AVERAGE in allowed and chosen != _AVERAGE:
         # The uniform share of one sample may cost an NLL of 1 / n, and is no reason against the average.
-        slack = 1 / len(samples) if criterion == "nll" else 0.0
+        slack = 1 / len(samples)
         if value[_AVERAGE] - value[chosen] <= error_of(_AVERAGE, chosen) + slack:
             chosen = _AVERAGE
     return best, chosen, scores
-
-
-def _ece(confidence: Floats, correct: Floats, weights: Floats, bins: int = 15) -> Floats:
-    """The ECE (r,) for every row of sample weights (r, n)."""
-    member = np.eye(bins)[bin_index(confidence, bins=bins)]
-    gaps = (weights * (confidence - correct)) @ member
-    return np.asarray(np.abs(gaps).sum(axis=1) / weights.sum(axis=1))

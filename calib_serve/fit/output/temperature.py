@@ -67,7 +67,7 @@ def fit_temperature(samples: Samples) -> Artifact:
             "solver": "halley on T squared",
             **found,
         },
-        reference=(rows.reference(), rows.predicted),
+        reference=None if samples.part else (rows.reference(), rows.predicted),
     )
 
 
@@ -238,7 +238,7 @@ def _why_none(samples: Samples, end: Slope) -> str | None:
     if end.lost == 0:
         return (
             "every sample is classified right, so that T would be 0 and all confidences 1; calibrate on "
-            "more samples, none that the model was trained on, or use temperature-mixture"
+            "more samples, none that the model was trained on, or use auto"
         )
     return None
 

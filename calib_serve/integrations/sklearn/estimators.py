@@ -39,7 +39,7 @@ from sklearn.utils.validation import (
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit import FOLDS, Samples, calibrate
+from calib_serve.fit import FOLDS, Samples, fit_samples
 from calib_serve.integrations.sklearn.rows import Ints, check_same_rows, splits
 from calib_serve.metrics import group_codes
 from calib_serve.scores import Outputs, Scores, to_logits
@@ -466,11 +466,11 @@ def _fit_calibration(
     """
     found = Samples.of(logits, labels, outputs="logits", sample_weight=sample_weight, groups=groups)
     samples = replace(found, outputs=outputs)
-    given: dict[str, Any] = {"seed": seed, **(options or {})}
+    given = dict(options or {})
     if method == "auto" and "folds" not in given:
         smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())
         given["folds"] = max(min(FOLDS, smallest, samples.units // 2), 1)
-    artifact = calibrate(samples, samples.labels, method, cross_validate=method == "auto", **given)
+    artifact = fit_samples(samples, method, given, cross_validate=method == "auto", seed=seed)
     names = tuple(str(name) for name in class_names)
     return replace(artifact, class_names=names, model={"outputs": outputs})
 

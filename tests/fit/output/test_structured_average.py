@@ -12,7 +12,6 @@ from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output import averaged
 from calib_serve.fit.output.averaged import Averaged, HeldOutGain, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 
@@ -82,15 +81,6 @@ def test_of_few_samples_that_are_nearly_all_right_it_does_no_harm() -> None:
     assert ours < best
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_its_temperature_is_that_of_all_samples(seed: int) -> None:
-    logits, labels = draw(60, seed=seed)
-    alone = fit_by_name("temperature", logits, labels).fit["temperature"]
-    assert fit_structured_average(Samples.of(logits, labels)).fit["temperature"] == pytest.approx(
-        alone, rel=1e-9
-    )
-
-
 positive = st.floats(1e-6, 1e3)
 
 
@@ -113,14 +103,6 @@ def test_strengths_fall_no_further_than_the_samples_of_a_class_allow(classes: in
     assert tried == sorted(tried, reverse=True)
     assert len(tried) == 1 or tried[-1] >= 5 * classes / n
     assert set(tried) <= set(strengths_of(10 * n, classes))
-
-
-def test_what_auto_takes_beyond_a_temperature_is_said_with_its_evidence() -> None:
-    told = select(Samples.of(*skewed(600)))
-    found = told.fit["beyond_temperature"]
-    assert found["share"] > 0.9
-    assert f"{found['gain']:.4f}" in found["says"]
-    assert "beyond_temperature" not in select(Samples.of(*draw(600)), candidates=["temperature"]).fit.facts
 
 
 def test_one_fold_of_many_samples_gives_the_average_of_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:

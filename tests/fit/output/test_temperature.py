@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from calib_serve.core.errors import FitError, InputError, ShapeError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.temperature import TopLogits, fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece, nll_from_logits
@@ -79,25 +79,6 @@ def test_float16_float32_and_float64_give_the_same_temperature(n: int, k: int):
     assert found[0] == pytest.approx(3.0, rel=0.05)
 
 
-def test_one_binary_logit_is_two_logits_of_which_one_is_zero():
-    logits, labels = draw(500, 2, 2.0)
-    margin = logits[:, 1] - logits[:, 0]
-    both = fitted(logits, labels).fit["temperature"]
-    for one in (margin, margin[:, None]):
-        artifact = fitted(one, labels)
-        assert artifact.classes == 2
-        assert artifact.fit["temperature"] == pytest.approx(both, rel=1e-12)
-
-
-def test_a_weight_of_two_is_a_sample_twice():
-    logits, labels = draw(300, 4, 2.0)
-    weight = np.where(np.arange(300) < 100, 2.0, 1.0)
-    twice = np.concatenate([logits, logits[:100]]), np.concatenate([labels, labels[:100]])
-    weighted = fitted(logits, labels, sample_weight=weight).fit
-    assert weighted["temperature"] == pytest.approx(fitted(*twice).fit["temperature"], rel=1e-9)
-    assert weighted["nll_after"] == pytest.approx(fitted(*twice).fit["nll_after"], rel=1e-12)
-
-
 def test_class_weights_multiply_the_weights_of_their_samples():
     logits, labels = draw(300, 3, 2.0)
     per_class = np.array([1.0, 5.0, 0.5])
@@ -121,22 +102,6 @@ def test_without_a_finite_optimum_the_error_says_why():
         fitted(logits, logits.argmin(axis=1))
     with pytest.raises(FitError, match="no higher than those of the others"):
         fit_temperature(Samples.of(np.full((100, 4), 2.0), labels))
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "error", "said"),
-    [
-        ([[1.0, np.nan]], [0], InputError, "row 0, column 1 is missing"),
-        (np.zeros((2, 3, 4)), [0, 0], ShapeError, r"\(n, K"),
-        ([[1.0, 2.0]], [[0, 2]], InputError, "any number of which may be true"),
-        ([[1.0, 2.0]], [2], InputError, r"\[0, 2\)"),
-        ([[1.0, 2.0]], [0.5], InputError, "class ids"),
-        (np.zeros((0, 2)), [], InputError, "no sample"),
-    ],
-)
-def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
-    with pytest.raises(error, match=said):
-        fitted(np.asarray(logits), np.asarray(labels))
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,6 @@ def test_it_is_measured_where_test_samples_have_labels() -> None:
     assert artifact.after["ece"]["value"] > 0
 
 
-def test_weights_count() -> None:
-    weight = np.r_[np.ones(250), np.zeros(250)]
-    weighted = calibrate(Scores.of(P, outputs="probabilities", sample_weight=weight), method="batch")
-    half = calibrate(Scores.of(P[:250], outputs="probabilities"), method="batch")
-    np.testing.assert_allclose(weighted.steps[0].bias, half.steps[0].bias, atol=1e-12)
-
-
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="have no labels"):
         calibrate(P, Y, "contextual", outputs="probabilities")
@@ -76,8 +69,8 @@ def test_what_cannot_be_is_refused() -> None:
         calibrate(P, method="batch", outputs="probabilities", by={"site": ["a", "b"] * 250})
     with pytest.raises(InputError, match="not of labels"):
         calibrate(P, method="batch", outputs="label_probabilities")
-    with pytest.raises(InputError, match="no option lam"):
-        calibrate(UNKNOWN, method="batch", lam=1.0)
+    with pytest.raises(InputError, match="no option bins"):
+        calibrate(UNKNOWN, method="batch", bins=5)
 
 
 @pytest.mark.parametrize("method", UNLABELLED)

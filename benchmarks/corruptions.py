@@ -21,7 +21,7 @@ _LIFT = (15, 30, 50, 75, 105)  # of 255
 
 
 def _jpeg(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    from PIL import Image  # noqa: PLC0415 - other studies need no pictures
+    from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", quality=_QUALITY[severity - 1])
@@ -35,7 +35,7 @@ def _noise(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
 
 
 def _blur(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    from PIL import Image, ImageFilter  # noqa: PLC0415
+    from PIL import Image, ImageFilter
 
     return np.asarray(Image.fromarray(image).filter(ImageFilter.GaussianBlur(_RADIUS[severity - 1])))
 
