@@ -28,7 +28,6 @@ import httpcore
 
 from calib_serve.core.errors import InputError, Rejected, Unanswered
 from calib_serve.core.files import read_private
-from calib_serve.core.options.label import LabelOptions
 
 _AGAIN = (408, 425, 429)  # statuses after which the same request may pass
 _TO_MEND = (401, 403, 404)  # and those after which somebody must change something first
@@ -56,7 +55,7 @@ def post_batch(
     batch: Mapping[str, Any],
     *,
     token: str = "",
-    tries: int = LabelOptions.tries,
+    tries: int = 7,
     sleep: Callable[[float], None] = time.sleep,
     seconds: float = 60.0,
     once: str = "",
