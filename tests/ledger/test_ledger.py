@@ -23,7 +23,6 @@ from calib_serve.core.errors import ConflictError, InputError, LedgerError, Unkn
 from calib_serve.ledger import Held, Ledger
 from calib_serve.ledger.database import Database
 from calib_serve.ledger.entries import WindowSums, span_of
-from calib_serve.ledger.export import export_ledger
 from calib_serve.ledger.prediction_ids import PredictionIds
 from calib_serve.monitor import Alarm
 from calib_serve.monitor.incidents import IncidentLog
@@ -444,17 +443,14 @@ def test_asynchronous_commits_are_made_synchronous_and_without_fsync_it_is_said(
     ledger.close()
 
 
-def test_the_views_say_what_is_in_the_ledger_and_export_writes_them(url: str, tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
+def test_the_views_say_what_is_in_the_ledger(url: str) -> None:
     ledger = Ledger(url)
     ledger.accept(entries([make_label(i, label=i % 2) for i in range(6)], ["north"] * 6, source="lab"))
     ledger.roll_up()
     asked = "select segment, source, count(*) from labels where not revoked and correct group by 1, 2"
     assert ask(url, asked) == [("north", "lab", 3)]
-    assert export_ledger(ledger, tmp_path / "out") == {"labels": 6, "sums": 6, "incidents": 0}
-    labels = pq.read_table(tmp_path / "out" / "labels.parquet")
-    assert labels["correct"].to_pylist().count(True) == 3
-    assert b"chance" in labels.schema.field("inclusion").metadata[b"description"]
+    assert ask(url, "select sum(feedback) from sums where width = 0 and kind = 'segment'") == [(6,)]
+    assert ask(url, "select * from incidents") == []
     ledger.close()
 
 
