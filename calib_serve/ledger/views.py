@@ -17,9 +17,9 @@ VIEWS = {
 }
 """The columns of each view.
 
-Times are seconds since 1970. ``receipt`` is the nonce in hex, ``label`` the true class (of a multi-label model
-2 l + 1 if label l is true, else 2 l), ``history`` the labels that it corrected, as JSON; a span of ``width`` 0
-is all time, and bin b of 15 holds (b / 15, (b + 1) / 15].
+Times are seconds since 1970. ``receipt`` is the nonce in hex, ``label`` the true class (of a multi-label
+model 2 l + 1 if label l is true, else 2 l), ``history`` the labels that it corrected, as JSON; a span of
+``width`` 0 is all time, and bin b of 15 holds (b / 15, (b + 1) / 15].
 """
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from calib_serve.receipts.classes import choose_labels
 from calib_serve.receipts.counters import Counts, SeriesCounts, Sink, zeros
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
-from calib_serve.receipts.nonces import DRAWS, Nonces
+from calib_serve.receipts.nonces import DRAWS, draw_nonces
 from calib_serve.receipts.policy import LabelPolicy
 from calib_serve.receipts.wire import PLAIN, TAG, Mark, Shadow, SignedReceipt, group_number
 
@@ -96,14 +96,8 @@ class Recorder:
         self._counts: Counts = counts
         self._shadow_tag = shadow_tag
         self._samples = samples if keyring else None  # labels find their samples by receipts
-        self._nonces = Nonces()
         sink.add_all(zeros((_INVALID, _UNCALIBRATED), model=model, version=version, bins=bins))
         sink.failed(*_STAGES, *(["shadow"] if shadow_tag else []), times=0)
-
-    @property
-    def signs(self) -> bool:
-        """Whether predictions get receipts."""
-        return self._keyring is not None
 
     def served(
         self,
@@ -150,12 +144,12 @@ class Recorder:
             sign = self._keyring.current().signer(self.model, self.version).sign
             milliseconds = round(now * 1000)
             marked = tags or shadows or self._policy or share != 1
+            nonces = draw_nonces(len(predictions))
             receipts: list[SignedReceipt | None]
             if len(predictions) == 1 and not marked:  # as most requests are
-                nonces, ((k, c),) = [self._nonces.draw()], predictions
+                ((k, c),) = predictions
                 receipts = [sign(k, c, nonces[0], milliseconds)]
             else:
-                nonces = self._nonces.draws(len(predictions))
                 marks = self._marks(predictions, tags, share, shadows) if marked else repeat(PLAIN)
                 each = zip(predictions, nonces, marks)  # noqa: B905 - a repeat goes on
                 receipts = [sign(k, c, nonce, milliseconds, mark) for (k, c), nonce, mark in each]

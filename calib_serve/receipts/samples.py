@@ -306,7 +306,7 @@ def _read_shard(
 
 def is_sampled(nonce: bytes, rate: float) -> bool:
     """Whether a sample of this ``rate`` holds the prediction of this nonce, in every process."""
-    # Hashed, as the nonces of an epoch begin alike.
+    # Hashed, as those of one batch begin alike.
     return zlib.crc32(nonce) < rate * 2.0**32
 
 
