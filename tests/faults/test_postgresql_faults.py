@@ -198,7 +198,7 @@ def test_commits_are_made_asynchronous_while_it_runs(tmp_path: Path) -> None:
         assert there == (promise.whole - promise.lost,)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", sized(["sqlite"], ["sqlite", "postgresql"]))
 def test_many_read_the_page_while_labels_come(tmp_path: Path, kind: str) -> None:
     """Readers that ask again before the last answer came, as a page's script did."""
     promise = promised("sixteen people read the page at once")

@@ -73,8 +73,9 @@ def graph_state(folder: Path) -> object:
 WRITERS = [
     pytest.param(save_artifact, artifact_state, id="artifact"),
     pytest.param(rotate_keys, keys_state, id="keyring"),
-    pytest.param(pack_archive, archive_state, id="mar"),
-    pytest.param(fuse_graph, graph_state, id="onnx"),
+    # Written by the same function as a keyring.
+    pytest.param(pack_archive, archive_state, id="mar", marks=pytest.mark.nightly),
+    pytest.param(fuse_graph, graph_state, id="onnx", marks=pytest.mark.nightly),
 ]
 
 

@@ -47,7 +47,7 @@ def not_counted(ledger: Ledger, *numbers: int) -> LedgerError:
 
 @pytest.mark.parametrize(
     ("said", "done"),
-    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
+    [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")],
 )
 def test_a_reload_changes_nothing_of_what_a_transaction_promises(
     postgres_database: str, said: str, done: str

@@ -14,7 +14,7 @@ import ledger_model
 import numpy as np
 import pytest
 from cut_proxy import cut_after_commit
-from ledgers import NOW, accept, ask, by_clock, entries, make_label, sweep
+from ledgers import NOW, accept, ask, entries, make_label, sweep
 from sizes import sized
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -292,43 +292,6 @@ def test_a_version_is_dropped_with_what_is_kept_of_it_and_counts_no_receipt_agai
     assert accept(ledger, [make_label(i) for i in (0, 1, 3)]) == [False] * 3
 
 
-def test_each_time_that_sums_go_down_is_an_edition(url: str) -> None:
-    clock = [10.0]
-    ledger = by_clock(Ledger(url), lambda: clock[0])
-    ledger.accept(entries([make_label(i) for i in range(3)], source="lab"))
-    accept(ledger, [make_label(9)])
-    for act in (
-        lambda: ledger.revoke("lab", by="ana"),
-        lambda: ledger.drop(V, by="bob"),
-        lambda: ledger.restored(by="eve"),
-    ):
-        clock[0] += 1
-        act()
-    assert ask(url, "select number, began_at, why, by, labels from edition order by number")[1:] == [
-        (2, 11, "labels of lab were revoked", "ana", 3),
-        (3, 12, "m 1 was dropped", "bob", 1),
-        (4, 13, "a backup was restored", "eve", 0),
-    ]
-    ledger.close()
-
-
-def test_receipts_are_forgotten_after_the_retention_and_a_longer_one_counts_none_twice(url: str) -> None:
-    old, new = [make_label(i, when=NOW - 20 * DAY) for i in range(3)], make_label(9, when=NOW - DAY)
-    short = Ledger(url, retention=10 * DAY)
-    assert accept(short, [new])
-    assert accept(short, old) == [True] * 3
-    assert sweep(short, NOW) == 0, "labels that wait for the detector are kept"
-    with short.transaction():
-        assert len(short.take_waiting(V, until=np.inf, most=9)) == 4
-    assert sweep(short, NOW) == 3
-    short.close()
-    long = Ledger(url, retention=60 * DAY)
-    assert long.accept(entries([*old, new])) == ["forgotten"] * 3 + ["duplicate"]
-    again = Ledger(url, retention=5 * DAY)
-    assert again.retention == 60 * DAY
-    long.close(), again.close()
-
-
 def test_spans_are_merged_with_age_and_their_sums_stay(ledger: Ledger) -> None:
     labels = [make_label(i, when=NOW - 600 * i) for i in range(30)]
     accept(ledger, labels)
@@ -353,15 +316,6 @@ def test_an_older_state_refuses_what_may_have_been_counted_since(ledger: Ledger)
     ledger.restored()
     assert ledger.accept(entries([make_label(2, when=NOW - 60)])) == ["forgotten"]
     assert ledger.published().edition.startswith("2")
-
-
-def test_an_operator_can_look_with_any_tool(url: str, ledger: Ledger) -> None:
-    accept(ledger, [make_label(i, confidence=0.3 + i / 10) for i in range(5)], segments=["north"] * 5)
-    ledger.roll_up()
-    assert ask(url, "select segment, count(*), avg(confidence) from label group by segment") == [
-        ("north", 5, pytest.approx(0.5))
-    ]
-    assert ask(url, "select sum(feedback) from tally where kind = 'segment' and width = 0") == [(5.0,)]
 
 
 def test_a_ledger_of_other_bins_is_refused(url: str) -> None:
@@ -398,12 +352,6 @@ def test_a_ledger_that_must_exist_is_not_made(url: str) -> None:
     one.close()
 
 
-def test_a_file_that_is_empty_is_no_ledger_that_exists(tmp_path: Path) -> None:
-    (tmp_path / "l.db").touch()
-    with pytest.raises(LedgerError, match="there is no ledger"):
-        Ledger(tmp_path / "l.db", must_exist=True)
-
-
 def test_processes_that_share_a_ledger_publish_the_same_sums_under_its_name(url: str) -> None:
     one, two = Ledger(url), Ledger(url)
     accept(one, [make_label(i) for i in range(3)])
@@ -427,20 +375,6 @@ def test_a_commit_whose_answer_is_lost_is_told_as_unknown(postgres_database: str
         assert fate == ["duplicate"]
         assert ledger.sums()[V].labels.sum() == 1
         ledger.close()
-
-
-def test_asynchronous_commits_are_made_synchronous_and_without_fsync_it_is_said(
-    postgres_database: str,
-) -> None:
-    ask(
-        postgres_database,
-        f"alter database {postgres_database.rpartition('/')[2]} set synchronous_commit = off",
-    )
-    ledger = Ledger(postgres_database)
-    with ledger.transaction() as connection:
-        assert connection.exec_driver_sql("show synchronous_commit").scalar() == "on"
-    assert ledger.database.trouble() is None
-    ledger.close()
 
 
 def test_the_views_say_what_is_in_the_ledger(url: str) -> None:
