@@ -168,14 +168,7 @@ class Keyring:
 
     @classmethod
     def load(cls, path: str | Path) -> Keyring:
-        """Read a keyring file.
-
-        Args:
-            path: File, which its owner alone may use.
-
-        Raises:
-            KeyringError: For a file that others may use, or that is no keyring.
-        """
+        """Read a keyring file; KeyringError for one that others may use, or that is no keyring."""
         try:
             text = read_private(Path(path)).decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -201,11 +194,7 @@ class Keyring:
         raise KeyringError(f"{path} is a keyring of format {kept!r}; this program reads {_FORMAT}")
 
     def save(self, path: str | Path) -> None:
-        """Write the keyring atomically, readable by its owner only; to change one there is ``edit``.
-
-        Args:
-            path: File; replaced where it is there.
-        """
+        """Write the keyring atomically, readable by its owner only; to change one there is ``edit``."""
         content = {
             "format": _FORMAT,
             "active": self.active,
@@ -219,14 +208,7 @@ class Keyring:
 
     @classmethod
     def create(cls, path: str | Path) -> Keyring:
-        """Write a keyring with a first key.
-
-        Args:
-            path: New file.
-
-        Raises:
-            KeyringError: Where there is a file.
-        """
+        """Write a keyring with a first key; KeyringError where there is a file."""
         path = Path(path)
         with _lock(path, make=True):
             if path.exists():

@@ -56,11 +56,7 @@ class LabelPolicy:
 
     @classmethod
     def uniform(cls, rate: float) -> LabelPolicy:
-        """Draw each prediction with the same chance.
-
-        Args:
-            rate: Chance in [LEAST_CHANCE, 1].
-        """
+        """Draw each prediction with the same chance, ``rate`` in [LEAST_CHANCE, 1]."""
         return cls(_Uniform(float(rate)), text=f"{rate:g}")
 
     @classmethod

@@ -373,11 +373,7 @@ class Reporter:
 
     @staticmethod
     def close_all(reporters: Iterable[Reporter]) -> None:
-        """Close several, within five seconds together.
-
-        Args:
-            reporters: Reporters of this process.
-        """
+        """Close several of this process, within five seconds together."""
         found = list(reporters)
         for one in found:
             one._background.begin_to_close()
