@@ -19,15 +19,13 @@ from sizes import sized
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from calib_serve.core.errors import ConflictError, InputError, LedgerError, UnknownFate
+from calib_serve.core.errors import InputError, LedgerError, UnknownFate
 from calib_serve.ledger import Held, Ledger
 from calib_serve.ledger.database import Database
-from calib_serve.ledger.entries import WindowSums, span_of
 from calib_serve.ledger.prediction_ids import PredictionIds
 from calib_serve.monitor import Alarm
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.receipts import DAY, OTHER
-from calib_serve.receipts.batch import BatchKey
 from calib_serve.receipts.sums import Key, Sums
 
 pytestmark = pytest.mark.store
@@ -61,17 +59,6 @@ def test_sums_equal_numpy_over_batches_versions_segments_and_spans(ledger: Ledge
         np.testing.assert_allclose(got.vector, Sums.labelled(c[of], y[of]).vector, rtol=1e-9)
     spans = [one.sums for one in ledger.dated(NOW - DAY, NOW + DAY, version=V, kind="segment")]
     np.testing.assert_allclose(sum(one.vector for one in spans), ledger.sums()[V].vector, rtol=1e-9)
-
-
-def test_predictions_are_added_and_a_repeated_batch_is_not(ledger: Ledger) -> None:
-    served = {Key("m", "1", "north"): Sums.served([0.9, 0.5])}
-    once = BatchKey.of(b"batch 1", b"content", time=NOW)
-    assert [ledger.add(served, time=NOW, once=once) for _ in range(2)] == [True, False]
-    with pytest.raises(ConflictError, match="another batch"):
-        ledger.add(served, time=NOW, once=BatchKey.of(b"batch 1", b"another", time=NOW))
-    assert ledger.known(once) == once
-    assert ledger.slices() == served
-    assert list(ledger.dated(0, 1e11)) == [WindowSums(*served, *span_of(NOW, NOW), *served.values())]
 
 
 def test_one_receipt_from_four_threads_in_four_orders_counts_once_and_none_waits_for_ever(url: str) -> None:
@@ -211,12 +198,6 @@ def test_what_is_taken_out_is_a_new_edition_of_its_own_version_alone(ledger: Led
     assert editions(V, other, unseen) == ["4", "4", "4"]
 
 
-def test_a_source_is_taken_out_by_when_its_labels_came(ledger: Ledger) -> None:
-    ledger.accept(entries([make_label(i, when=NOW + i) for i in range(10)], source="lab"))
-    assert ledger.revoke("lab", since=NOW + 3, until=NOW + 7).labels == {V: 4}
-    assert ledger.sums()[V].labels.sum() == 6
-
-
 def test_a_revocation_waits_for_who_is_at_work_on_its_labels(postgres_database: str) -> None:
     one, two = Ledger(postgres_database), Ledger(postgres_database)
     one.accept(entries([make_label(i) for i in range(10)], source="lab"))
@@ -309,13 +290,6 @@ def test_a_check_holds_sums_over_all_time_against_the_labels(ledger: Ledger, url
     assert ledger.check() == []
     ask(url, "update tally set feedback = feedback - 1 where width = 0 and kind = 'segment'")
     assert ledger.check() == ["3 labels are counted, and the sums hold 2"]
-
-
-def test_an_older_state_refuses_what_may_have_been_counted_since(ledger: Ledger) -> None:
-    accept(ledger, [make_label(1, when=NOW - 60)])
-    ledger.restored()
-    assert ledger.accept(entries([make_label(2, when=NOW - 60)])) == ["forgotten"]
-    assert ledger.published().edition.startswith("2")
 
 
 def test_a_ledger_of_other_bins_is_refused(url: str) -> None:
@@ -430,18 +404,6 @@ def test_an_error_of_a_commit_leaves_the_fate_unknown_unless_it_was_undone(
         database.again(work)
     assert len(tries) == (5 if state else 1)
     database.close()
-
-
-def test_what_fails_before_the_commit_was_not_counted(ledger: Ledger) -> None:
-    def wrong() -> None:
-        with ledger.transaction() as connection:
-            accept(ledger, [make_label(1)])
-            connection.exec_driver_sql("select no_such_thing")
-
-    with pytest.raises(LedgerError) as failed:
-        wrong()
-    assert type(failed.value) is LedgerError
-    assert ledger.accept(entries([make_label(1)])) == ["counted"]
 
 
 def test_an_operator_sees_its_kind_its_size_and_that_it_is_whole(ledger: Ledger, url: str) -> None:
