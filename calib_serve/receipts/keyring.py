@@ -310,8 +310,8 @@ class Keyring:
                 f"labels for receipts of {key_id!r} are accepted until {told_time(until)}; retire it then, "
                 "or use --early to refuse them"
             )
-        keys, demoted = ({k: v for k, v in of.items() if k != key_id} for of in (self.keys, self.demoted))
-        return Keyring(self.active, keys, demoted)
+        keys = {k: v for k, v in self.keys.items() if k != key_id}
+        return Keyring(self.active, keys, {k: v for k, v in self.demoted.items() if k != key_id})
 
     def _check_known(self, key_id: str) -> None:
         if key_id not in self.keys:
