@@ -43,7 +43,7 @@ COMMANDS = {
     "Keep": {
         "doctor": "Say what would not work on this host, and what to do.",
         "keys": "Make and rotate the keys that sign receipts, and tokens.",
-        "ledger": "Check, back up and export a ledger; take labels back.",
+        "ledger": "Check and back up a ledger; take labels back.",
     },
 }
 """The commands by what they are for, in the order that a user meets them."""

@@ -154,19 +154,15 @@ def _print_keys(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
         return
     for row in rows:
         sys.stdout.write(
-            f"{row['key']}  {'signs' if row['signs'] else 'verifies':8}  added {_day(row['added'])}  "
-            f"promoted {_day(row['promoted'])}  retire {_when_to_retire(row)}\n"
+            f"{row['key']}  {'signs' if row['signs'] else 'verifies':8}  retire {_when_to_retire(row)}\n"
         )
 
 
 def _row(ring: "Keyring", key_id: str, *, ttl: float) -> dict[str, Any]:
-    known = ring.times[key_id]
     return {
         "key": key_id,
         "signs": key_id == ring.active,
-        "added": known.added,
-        "promoted": known.promoted,
-        "demoted": known.demoted,
+        "demoted": ring.demoted.get(key_id),
         "retire_from": ring.unneeded_from(key_id, ttl=ttl),
     }
 
@@ -176,10 +172,6 @@ def _when_to_retire(row: dict[str, Any]) -> str:
         return "once another signs"
     if row["retire_from"] is None:
         return "once it signs nowhere (not known here)"
-    return "now" if row["retire_from"] < time.time() else f"from {_day(row['retire_from'])} on"
-
-
-def _day(when: float | None) -> str:
     from calib_serve.receipts import told_time
 
-    return "-" if when is None else told_time(when)
+    return "now" if row["retire_from"] < time.time() else f"from {told_time(row['retire_from'])} on"

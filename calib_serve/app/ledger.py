@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from calib_serve.app._command import Flat, command, subcommand
 from calib_serve.app._serving import named_version
 from calib_serve.core.errors import InputError
@@ -29,14 +27,6 @@ app = command(
 )
 
 _PATIENCE = 10.0  # seconds: no client waits for these commands
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Exported:
-    """Options of ``calib-serve ledger export``."""
-
-    out: Annotated[Path, Parameter(name=("-o", "--out"))]
-    """The folder for its Parquet files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,17 +141,6 @@ def _drop(ledger: str, model: str) -> None:
     with _opened(ledger) as book:
         labels = book.drop((name, version), by=_who())
     _say(f"took {labels} labels of {name} {version} out")
-
-
-@subcommand(app)
-def _export(ledger: str, *, options: Annotated[_Exported, Flat]) -> None:
-    """Write labels, sums and incidents as Parquet files, whose columns say what they mean."""
-    from calib_serve.ledger import export_ledger
-
-    with _opened(ledger) as book:
-        rows = export_ledger(book, options.out)
-    for view, number in rows.items():
-        _say(f"{options.out / view}.parquet: {number} rows")
 
 
 @subcommand(app)

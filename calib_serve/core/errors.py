@@ -61,7 +61,7 @@ EXTRA_OF = {
     **dict.fromkeys(("ibis", "duckdb"), "audit"),
     **dict.fromkeys(("aiohttp", "grpc", "tritonclient"), "gateway"),
     "confluent_kafka": "kafka",
-    **dict.fromkeys(("fsspec", "pyarrow"), "files"),
+    "pyarrow": "files",
     "transformers": "hugging-face",
     "mlflow": "mlflow",
 }

@@ -12,7 +12,6 @@ from calib_serve.ledger.entries import Published as Published
 from calib_serve.ledger.entries import Shadowed as Shadowed
 from calib_serve.ledger.entries import State as State
 from calib_serve.ledger.entries import WindowSums as WindowSums
-from calib_serve.ledger.export import export_ledger as export_ledger
 from calib_serve.ledger.failover import LEDGER_ITSELF as LEDGER_ITSELF
 from calib_serve.ledger.failover import note_timeline as note_timeline
 from calib_serve.ledger.intake import Intake as Intake

@@ -36,10 +36,7 @@ def steady_seconds() -> float:
 class LedgerClock:
     """The time of the ledger in ``database``; safe to use from threads.
 
-    Args:
-        database: Database of the ledger.
-        clock: This host's seconds since 1970.
-        steady: Seconds that never go back.
+    ``clock``: this host's seconds since 1970. ``steady``: seconds that never go back.
     """
 
     def __init__(
@@ -63,11 +60,7 @@ class LedgerClock:
         return max(self._clock() - self._there(), 0.0)
 
     def advance(self, connection: Connection) -> float:
-        """The time by which something may be forgotten, which is never ahead of either clock.
-
-        Args:
-            connection: Connection of a transaction, in which a file's time goes on.
-        """
+        """The time by which something may be forgotten, never ahead of either clock; a file's goes on."""
         if not self._database.lite:
             return min(self._clock(), self._of_server())
         known = connection.execute(select(LEDGER.c.time)).scalar() or self._base
@@ -97,11 +90,7 @@ class LedgerClock:
         self._apart_at = math.inf
 
     def trouble(self, forgotten_until: float) -> str | None:
-        """A reason where this host's clock and the ledger's time are apart, or what was forgotten is to come.
-
-        Args:
-            forgotten_until: Time of predictions until which labels are refused as forgotten.
-        """
+        """A reason where this clock and the ledger's time are apart, or what was forgotten is to come."""
         ahead, of = self._clock() - self._there(), "ledger's time" if self._database.lite else "database's"
         repair = "calib-serve ledger clock --repair"
         if forgotten_until > self.now() + APART:

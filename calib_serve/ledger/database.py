@@ -300,11 +300,7 @@ class Database:
             return dict(map(tuple, one.execute(sql.text(asked))))
 
     def timeline(self, connection: sql.Connection) -> str:
-        """The timeline of a PostgreSQL, which a failover changes; empty where there is none.
-
-        Args:
-            connection: Connection of a transaction.
-        """
+        """The timeline of a PostgreSQL, which a failover changes; empty where there is none."""
         return str(int(connection.scalar(sql.text(_TIMELINE)), 16)) if self._timelines else ""
 
     def damage(self) -> list[str]:

@@ -235,8 +235,7 @@ class Ledger:
     def transaction(self, *, patient: bool = False) -> Iterator[Connection]:
         """Do everything inside in one transaction, seen by others when it ends and undone where it fails.
 
-        Args:
-            patient: Whether a statement may take long, as nobody waits for what is done.
+        ``patient``: a statement may take long, as nobody waits for what is done.
         """
         try:
             begins = not self.database.within
@@ -321,9 +320,6 @@ class Ledger:
 
         It also has the commit wait for a synchronous standby where nothing is added: what an earlier
         transaction added, and nobody acknowledged, may be missing there.
-
-        Args:
-            connection: Connection of a transaction.
         """
         asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
         return float(connection.execute(asked).scalar_one())
@@ -509,8 +505,7 @@ class Ledger:
     def moment(self, *, keep: bool = True) -> AbstractContextManager[Moment]:
         """Read sums of one moment, of which what did not change since the last look is kept.
 
-        Args:
-            keep: Whether to use what is kept, and to wait for who reads it; never in a transaction.
+        ``keep``: use what is kept, and wait for who reads it; never in a transaction.
         """
         return self._kept.moment(keep=keep)
 

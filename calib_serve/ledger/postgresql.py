@@ -86,10 +86,7 @@ def open_connection(address: str) -> BoundedConnection:
 def beginning(how: str, *, lock: float, statement: float) -> str:
     """The statement that begins a transaction with all that it needs, in one round trip.
 
-    Args:
-        how: Isolation level.
-        lock: Seconds to wait for a lock.
-        statement: Seconds that one statement may take.
+    ``how``: the isolation level. ``lock``, ``statement``: seconds to wait for a lock, and for a statement.
     """
     # As it is acknowledged once it is committed: whatever a server, role or reload says. A client whose host
     # is gone holds its locks until the server gives its transaction up.

@@ -3,8 +3,7 @@
 ``label`` has a row for each receipt whose label was counted: the primary key is what counts it once.
 ``tally`` and ``delay`` hold the sums of the rows that are ``tallied``, by slice, over all time (``width`` 0)
 and by spans of prediction time; the sums of the rest are made when they are read. Times are seconds since
-1970. The views ``labels``, ``sums`` and ``incidents`` are for people; ``MEANINGS`` says what is in them, and
-``export_ledger`` writes them as Parquet.
+1970. The views ``labels``, ``sums`` and ``incidents`` are for people.
 """
 
 from __future__ import annotations

@@ -232,10 +232,7 @@ class _Kept:
 class KeptSpans:
     """Sums of versions as they were read last; safe to use from threads.
 
-    Args:
-        database: Their database.
-        bins: Number of bins of confidence.
-        fresh: Reads the sums of labels that are in no tally yet.
+    ``fresh`` reads the sums of labels that are in no tally yet.
     """
 
     def __init__(self, database: Database, bins: int, fresh: Callable[[Connection], Fresh]) -> None:
@@ -247,11 +244,7 @@ class KeptSpans:
 
     @contextmanager
     def moment(self, *, keep: bool = True) -> Iterator[Moment]:
-        """Read sums of one moment: that of this thread's outer one, or transaction.
-
-        Args:
-            keep: Whether to use what is kept, and to wait for who reads it; never in a transaction.
-        """
+        """Read sums as ``Ledger.moment`` says: of this thread's outer moment, or of its transaction."""
         if (outer := getattr(self._mine, "moment", None)) is not None:
             yield outer
         elif self._database.within or not keep:
@@ -290,11 +283,7 @@ class KeptSpans:
 class Moment:
     """The sums of a ledger at one moment.
 
-    Args:
-        connection: Connection of its transaction.
-        bins: Number of bins of confidence.
-        kept: What is kept by version, which is brought up to date.
-        fresh: The sums of labels that are in no tally yet.
+    ``kept``: by version, brought up to date here. ``fresh``: the sums of labels that are in no tally yet.
     """
 
     def __init__(self, connection: Connection, bins: int, kept: dict[Version, _Kept], fresh: Fresh) -> None:
@@ -308,10 +297,7 @@ class Moment:
     def spans(self, version: Version, since: float = math.inf, kind: Kind | None = None) -> Spans:
         """The sums of a version over all time, and of spans that begin at ``since`` or later.
 
-        Args:
-            version: Model and version.
-            since: Seconds since 1970; -inf: all, the oldest of which are read anew each time.
-            kind: Kind of the slices that are needed of those; None: every kind.
+        Of -inf: all, the oldest of which are read anew each time, those of one ``kind`` alone if it is given.
         """
         kept = self._kept.get(version)
         if kept is None or kept.number < 0:
@@ -413,13 +399,7 @@ def next_mark(database: Database, connection: Connection) -> int:
 def note_changes(
     database: Database, connection: Connection, places: Iterable[tuple[int, float, float]]
 ) -> None:
-    """Note that these sums change in this transaction.
-
-    Args:
-        database: Database of the transaction.
-        connection: Its connection.
-        places: Numbers of versions, and starts and widths of spans.
-    """
+    """Note that sums change in this transaction, by numbers of versions, starts and widths of spans."""
     lite = database.lite
     own = next_mark(database, connection) if lite else connection.scalar(text("select txid_current()"))
     names = ("version_id", "start", "width")

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect, text
 from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.ledger.database import Database
 from calib_serve.ledger.schema import SCHEMA, STEPS, Step
-from calib_serve.ledger.views import MEANINGS, create_views
+from calib_serve.ledger.views import VIEWS, create_views
 
 
 def check_format(connection: Connection, name: str, *, newest: int | None = None) -> int:
@@ -60,7 +60,7 @@ def upgrade_ledger(where: str | Path, backup: str | Path, *, steps: Sequence[Ste
             raise InputError(f"there is no backup {backup}: make it by pg_dump, and name its file")
         statements = [one for step in steps[before - 1 :] for one in step[not database.lite]]
         views = create_views(lite=database.lite)
-        for statement in [*(f"drop view if exists {view}" for view in MEANINGS), *statements, *views]:
+        for statement in [*(f"drop view if exists {view}" for view in VIEWS), *statements, *views]:
             connection.exec_driver_sql(statement)
         connection.execute(text("update ledger set schema = :newest"), {"newest": newest})
         return before

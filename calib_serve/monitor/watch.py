@@ -55,7 +55,6 @@ from calib_serve.receipts import (
     Keyring,
     LabelPolicy,
     LiveKeyring,
-    Nonces,
     Outcome,
     SampleLog,
     ServedPrediction,
@@ -68,6 +67,7 @@ from calib_serve.receipts import (
     Version,
     carried,
     chances_of,
+    draw_nonces,
     is_id,
     is_segment,
     merge_slices,
@@ -169,7 +169,6 @@ class Watch:
         self._policy, self._drawn = policy, set[Version]()
         self._segments, self._max_classes = segments, max_classes
         self._lock = threading.RLock()
-        self._nonces = Nonces()
         self.ids = PredictionIds(ledger)
         self._contracts = ContractFollower(ledger, {})
         self.feed = DriftFeed(
@@ -523,7 +522,7 @@ class Watch:
         with self.ledger.transaction() if len(known) < len(whole) else contextlib.nullcontext():
             fresh = self.ledger.add(sums, time=made, once=batch)
             if batch is None:
-                nonces = [self._nonces.draw() for _ in good]
+                nonces = draw_nonces(len(good))
             else:
                 batch = batch if fresh else self.ledger.known(batch) or batch
                 now, chances = batch.time, noted_chances(batch, len(found))

@@ -86,10 +86,6 @@ class Background:
             self._until = time.monotonic() + 3.5
             self._stop.set()
 
-    def let_go(self) -> None:
-        """Make the thread deliver the rest, and end; the end of the process waits for it, as for others."""
-        self.begin_to_close()
-
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(self._seconds):
             with self._guarded():

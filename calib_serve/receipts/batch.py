@@ -17,7 +17,6 @@ import numpy as np
 
 from calib_serve.core.errors import LedgerError, Reason, Refused
 from calib_serve.receipts.keyring import Keyring
-from calib_serve.receipts.nonces import PER_EPOCH
 from calib_serve.receipts.wire import DAY, Receipt, Shadow, SignedReceipt, group_number
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ LONGEST_ID = 255
 BATCH_LIFE = 30 * DAY
 """Seconds for which a batch is known by its name: as long as anybody may send it again."""
 
+_PER_EPOCH = 1 << 16  # nonces that differ in their last two bytes alone
 _NUMBERED = re.compile(rb"([0-9a-f]{32})-([1-9][0-9]{0,15})")
 
 Fate = Literal["bound", "conflict", "failed"]
@@ -334,9 +334,9 @@ def nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
     named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
     epochs = [
         hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
-        for part in range(max(places, default=0) // PER_EPOCH + 1)
+        for part in range(max(places, default=0) // _PER_EPOCH + 1)
     ]
-    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in places]
+    return [epochs[i // _PER_EPOCH] + (i % _PER_EPOCH).to_bytes(2, "big") for i in places]
 
 
 def signed(

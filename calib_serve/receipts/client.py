@@ -7,28 +7,25 @@
 | 1xx to 3xx, 401, 403, 404: the address or the token is to be mended | it is kept, and may be sent again |
 | another 4xx | it is given up: sending it again would change nothing |
 
-Requests go to the address that is given alone: redirects are not followed, and no proxy is asked for an
-address of this host. They are made by httpcore, whose connections take a deadline for the whole answer.
+Requests go to the address that is given alone: no redirect is followed, and no proxy asked. They are made by
+httpcore, whose connections take a deadline for the whole answer.
 """
 
 from __future__ import annotations
 
 import functools
-import ipaddress
 import json
 import ssl
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import httpcore
 
 from calib_serve.core.errors import InputError, Rejected, Unanswered
 from calib_serve.core.files import read_private
-from calib_serve.core.options.label import LabelOptions
 
 _AGAIN = (408, 425, 429)  # statuses after which the same request may pass
 _TO_MEND = (401, 403, 404)  # and those after which somebody must change something first
@@ -56,7 +53,7 @@ def post_batch(
     batch: Mapping[str, Any],
     *,
     token: str = "",
-    tries: int = LabelOptions.tries,
+    tries: int = 7,
     sleep: Callable[[float], None] = time.sleep,
     seconds: float = 60.0,
     once: str = "",
@@ -125,12 +122,14 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
     that is none.
     """
     check_url(url)
+    tls = _tls() if url.startswith("https:") else None
     # Moments, which _InTime takes for the time that is left; httpcore hands them on to it.
     until = dict.fromkeys(("connect", "write", "read"), time.monotonic() + seconds)
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
     try:
         with (
-            _connections(url) as pool,
+            # Of one exchange: nothing is shared by threads, or with a forked process.
+            httpcore.ConnectionPool(ssl_context=tls, network_backend=_InTime()) as pool,
             pool.stream("POST", url, headers=given, content=body, extensions={"timeout": until}) as answer,
         ):
             content = bytearray()
@@ -140,7 +139,7 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
                     raise Unanswered(f"an answer has at most {_LARGEST >> 20} MiB")
     except httpcore.TimeoutException as error:
         raise Unanswered(f"no whole answer within {seconds:g} s") from error
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, OSError) as error:
+    except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
         raise Unanswered(f"{type(error).__name__}: {error}") from error
     after = {name.lower(): value for name, value in answer.headers}.get(b"retry-after", b"")
     # A server that says when to come again is obeyed for ten minutes at most.
@@ -193,44 +192,9 @@ def _authorization(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _connections(url: str) -> httpcore.ConnectionPool:
-    """A connection pool for one exchange: nothing is shared by threads, or with a forked process."""
-    how: dict[str, Any] = {"network_backend": _InTime()}
-    if url.startswith("https:"):
-        how["ssl_context"] = _tls()
-    proxy = _proxy_of(url)
-    if proxy is None:
-        return httpcore.ConnectionPool(**how)
-    parts = urlsplit(proxy)
-    if parts.username is not None:
-        how["proxy_auth"] = (unquote(parts.username), unquote(parts.password or ""))
-    return httpcore.HTTPProxy(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", **how)
-
-
 @functools.cache
 def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
-
-
-def _proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address; None for addresses of this host."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if _is_here(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return None
-    return urllib.request.getproxies_environment().get(parts.scheme)
-
-
-def _is_here(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
-    return address.is_loopback or address.is_unspecified
 
 
 def _left(until: float | None) -> float | None:

@@ -61,21 +61,11 @@ def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[
     }
 
 
-class Counts(Protocol):
-    """Counts predictions; ``put`` may be called from any thread, and never blocks."""
-
-    def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
-        """Queue (class, confidence) pairs to be counted; ``segments`` of each, or none."""
-
-    def settle(self) -> None:
-        """Add the queued predictions to the counts."""
-
-    def after_fork(self) -> None:
-        """Drop the predictions that the parent process counts."""
-
-
 class SeriesCounts:
-    """Counts predictions of a model version into the declared series of ``sink``, by bin."""
+    """Counts predictions of a model version into the declared series of ``sink``, by bin.
+
+    As an ``Outbox``, it may be told of them from any thread, and never blocks.
+    """
 
     def __init__(self, sink: Sink, *, model: str, version: str, bins: int) -> None:
         self._sink, self._of = sink, (model, version)

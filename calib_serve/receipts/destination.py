@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union, runtime_checkable
 
 import numpy as np
 
@@ -43,52 +43,38 @@ class Served(NamedTuple):
         return {**item, "logits": self.numbers} if self.logits else item
 
 
-class Destination(Protocol):
-    """A destination of predictions and labels, which are in a ledger once they are acknowledged."""
-
-    @property
-    def sample_rate(self) -> float:
-        """The share of predictions whose logits are kept there: 0 for none, 1 where unknown."""
-
-    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, once under this name; return the refused ones.
-
-        Raises Unanswered where the batch may be sent again, else ServerError.
-        """
-
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, once under this name; why each sum was refused, or nothing.
-
-        Raises Unanswered where the batch may be sent again, else ServerError.
-        """
-
-    def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels; return the outcome of each. ServerError where that failed: send them again."""
-
-
 class Remote:
-    """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
+    """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``.
+
+    ``sample_rate``: the share of predictions whose logits are kept there; 1 until the watch has said it.
+    """
 
     def __init__(self, url: str, token: str = "") -> None:
         from calib_serve.receipts.client import check_url, post_batch  # noqa: PLC0415 - not where no watch is asked
 
         check_url(url)
         self._url, self._token, self._post = url.rstrip("/"), token, post_batch
-        self.sample_rate = 1.0  # until the watch has said what it keeps
+        self.sample_rate = 1.0
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Destination`` says."""
+        """Count predictions, once under this name; return the refused ones.
+
+        Raises Unanswered where the batch may be sent again, else ServerError.
+        """
         found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
         return [one for one in found if not one.accepted]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Destination`` says."""
+        """Count predictions by their sums, once under this name; why each sum was refused, or nothing.
+
+        Raises as ``predictions``.
+        """
         told = {"time": time, "items": [asdict(one) for one in sums]}
         found = self._sent("sums", told, once=once, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels, as ``Destination`` says."""
+        """Count labels; return the outcome of each. ServerError where that failed: send them again."""
         batches = in_batches(items, row_size)
         return [one for some in batches for one in self._sent("labels", {"items": some}, tries=3)]
 
@@ -123,18 +109,18 @@ class LocalWatch(Protocol):
 
 
 class Within:
-    """A Watch of this process."""
+    """A Watch of this process, with the methods of ``Remote``."""
 
     def __init__(self, watch: LocalWatch) -> None:
         self._watch = watch
 
     @property
     def sample_rate(self) -> float:
-        """The share of sampled predictions, as ``Destination`` says."""
+        """The share of predictions whose logits are kept."""
         return self._watch.sample_rate
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Destination`` says."""
+        """Count predictions, as ``Remote`` does."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
             found = self._watch.predictions(items, once=once.encode())
@@ -143,7 +129,7 @@ class Within:
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Destination`` says."""
+        """Count predictions by their sums, as ``Remote`` does."""
         try:
             found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
@@ -151,11 +137,15 @@ class Within:
         return ["" if one is None else str(one) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels, as ``Destination`` says."""
+        """Count labels, as ``Remote`` does."""
         try:
             return self._watch.labels(items)
         except LedgerError as error:
             raise ServerError(f"the ledger cannot keep the labels: {error}; send them again") from error
+
+
+Destination = Union[Remote, Within]
+"""Predictions and labels are in a ledger there once they are acknowledged."""
 
 
 def destination_of(watch: str | LocalWatch, token: str = "") -> Destination:

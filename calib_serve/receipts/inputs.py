@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,6 @@ log = logging.getLogger(__name__)
 
 KEYRING = "CALIB_SERVE_KEYRING"
 """The variable that names a keyring where none is given."""
-
-_FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 def optional_artifact(what: Artifact | str | Path | int) -> Artifact | None:
@@ -117,7 +114,7 @@ class ReporterShadow:
     """Runs a shadow of the served artifact: it is measured, and never answers.
 
     Args:
-        what: Artifact or its folder; or a fingerprint where its probabilities are given.
+        what: Artifact or its folder.
         served: Artifact beside which it runs, or the number of classes.
 
     Raises:
@@ -126,10 +123,6 @@ class ReporterShadow:
 
     def __init__(self, what: Artifact | str | Path, served: Artifact | int) -> None:
         self.classes = served if isinstance(served, int) else served.classes
-        self.artifact: Artifact | None = None
-        if isinstance(what, str) and _FINGERPRINT.fullmatch(what):
-            self.tag = shadow_tag(what)
-            return
         from calib_serve.artifact import Artifact  # noqa: PLC0415 - of no use without a shadow
 
         shadow = what if isinstance(what, Artifact) else Artifact.load(what)
@@ -156,7 +149,7 @@ class ReporterShadow:
             return []
         if probs is not None:
             p = np.atleast_2d(array_of(probs))
-        elif self.artifact is not None and logits is not None:
+        elif logits is not None:
             p = self.artifact.of_logits(logits[list(rows)])
             rows = range(len(rows))
         else:

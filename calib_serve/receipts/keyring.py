@@ -1,9 +1,8 @@
-"""Keyrings: one key signs receipts, all keys verify them, and each has its times.
+"""Keyrings: one key signs receipts, and all keys verify them.
 
 They are kept in a file of JSON that its owner alone may use::
 
-    {"format": 1, "active": ID, "keys": {ID: base64},
-     "times": {ID: {"added": 1.7e9, "promoted": ..., "demoted": ...}}}
+    {"format": 1, "active": ID, "keys": {ID: base64}, "times": {ID: {"demoted": 1.7e9}}}
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import json
 import secrets
 import time as _time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from calib_serve.core.errors import InputError, KeyringError, Refused, of_a_newer
 from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
-from calib_serve.receipts.nonces import NONCE_BYTES, Nonces
+from calib_serve.receipts.nonces import NONCE_BYTES, draw_nonces
 from calib_serve.receipts.wire import (
     DAY,
     DOMAIN,
@@ -40,32 +38,7 @@ SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
 
 _KEY = 32  # bytes
-_NONCES = Nonces()
 _FORMAT = 1
-
-
-@dataclass(frozen=True)
-class KeyTimes:
-    """Times of a key, in seconds since 1970; None: unknown.
-
-    Args:
-        added: When it was added.
-        promoted: When it last began to sign.
-        demoted: When it ceased to sign.
-    """
-
-    added: float | None = None
-    promoted: float | None = None
-    demoted: float | None = None
-
-    @classmethod
-    def read(cls, known: Mapping[str, Any]) -> KeyTimes:
-        """Read the times in a file; ValueError for one of no calendar."""
-        found = cls(*(None if (told := known.get(one.name)) is None else float(told) for one in fields(cls)))
-        # Until the year 10000, beyond which no calendar goes.
-        if not all(0 <= told < 253_402_300_800.0 for told in vars(found).values() if told is not None):
-            raise ValueError("a time is none of this era")
-        return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,7 +48,7 @@ class Keyring:
     Args:
         active: Id of the key that signs.
         keys: Secret of each key by its id, at least 32 bytes.
-        times: When each key was added, began and ceased to sign, where that is known.
+        demoted: When keys ceased to sign, in seconds since 1970, where that is known.
 
     >>> ring = Keyring("k1", {"k1": bytes(32)})
     >>> token = ring.sign(model="digits", version="1.0", predicted=7, confidence=0.9, time=1000.0)
@@ -85,7 +58,7 @@ class Keyring:
 
     active: str
     keys: Mapping[str, bytes]
-    times: Mapping[str, KeyTimes] = field(default_factory=dict)
+    demoted: Mapping[str, float] = field(default_factory=dict)
     _signers: dict[tuple[str, str], Signer] = field(
         default_factory=dict, init=False, compare=False, repr=False, hash=False
     )
@@ -98,15 +71,13 @@ class Keyring:
                 raise KeyringError(f"key id {key_id!r} must be 1 to 255 bytes long")
             if len(key) < _KEY:
                 raise KeyringError(f"key {key_id!r} has {len(key)} bytes; at least {_KEY} are needed")
-        times = {key_id: self.times.get(key_id, KeyTimes()) for key_id in self.keys}
-        object.__setattr__(self, "times", times)
 
     def __repr__(self) -> str:
         return f"Keyring(active={self.active!r}, keys={sorted(self.keys)})"  # never the secrets
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the keyring's fields, for copies and other processes."""
-        return Keyring, (self.active, dict(self.keys), dict(self.times))
+        return Keyring, (self.active, dict(self.keys), dict(self.demoted))
 
     def current(self) -> Keyring:
         """Return the keyring itself, as a ``LiveKeyring`` returns the one in its file."""
@@ -147,7 +118,7 @@ class Keyring:
         return self.signer(model, version).sign(
             predicted,
             confidence,
-            _NONCES.draw() if nonce is None else nonce,
+            draw_nonces(1)[0] if nonce is None else nonce,
             round(1000 * (_time.time() if time is None else time)),
             Mark(segment, inclusion, wanted, group, shadow),
         )
@@ -197,14 +168,7 @@ class Keyring:
 
     @classmethod
     def load(cls, path: str | Path) -> Keyring:
-        """Read a keyring file.
-
-        Args:
-            path: File, which its owner alone may use.
-
-        Raises:
-            KeyringError: For a file that others may use, or that is no keyring.
-        """
+        """Read a keyring file; KeyringError for one that others may use, or that is no keyring."""
         try:
             text = read_private(Path(path)).decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -220,25 +184,22 @@ class Keyring:
             if isinstance(kept, int) and kept > _FORMAT:
                 raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=_FORMAT)}")
             keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
-            times = {str(k): KeyTimes.read(known) for k, known in content.get("times", {}).items()}
+            times = {str(k): known.get("demoted") for k, known in content.get("times", {}).items()}
+            demoted = {k: _era(float(when)) for k, when in times.items() if when is not None}
             if kept == _FORMAT:
-                return cls(str(content["active"]), keys, times)
+                return cls(str(content["active"]), keys, demoted)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             wanted = f'{{"format": {_FORMAT}, "active": ID, "keys": {{ID: base64}}}}'
             raise KeyringError(f"{path} is not a keyring; expected {wanted}") from error
         raise KeyringError(f"{path} is a keyring of format {kept!r}; this program reads {_FORMAT}")
 
     def save(self, path: str | Path) -> None:
-        """Write the keyring atomically, readable by its owner only; to change one there is ``edit``.
-
-        Args:
-            path: File; replaced where it is there.
-        """
+        """Write the keyring atomically, readable by its owner only; to change one there is ``edit``."""
         content = {
             "format": _FORMAT,
             "active": self.active,
             "keys": {key_id: base64.b64encode(key).decode() for key_id, key in self.keys.items()},
-            "times": {key_id: vars(known) for key_id, known in self.times.items()},
+            "times": {key_id: {"demoted": when} for key_id, when in self.demoted.items()},
         }
         try:
             write_whole(Path(path), json.dumps(content, indent=2), mode=0o600)
@@ -247,14 +208,7 @@ class Keyring:
 
     @classmethod
     def create(cls, path: str | Path) -> Keyring:
-        """Write a keyring with a first key.
-
-        Args:
-            path: New file.
-
-        Raises:
-            KeyringError: Where there is a file.
-        """
+        """Write a keyring with a first key; KeyringError where there is a file."""
         path = Path(path)
         with _lock(path, make=True):
             if path.exists():
@@ -278,32 +232,21 @@ class Keyring:
         return ring
 
     @classmethod
-    def new(cls, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Make a keyring with one new random key.
+    def new(cls) -> Keyring:
+        """Make a keyring with one new random key."""
+        key = secrets.token_bytes(_KEY)
+        return cls(_name(key), {_name(key): key})
 
-        Args:
-            clock: Time in seconds since 1970.
+    def extended(self, other: Keyring | None = None) -> Keyring:
+        """Add the keys of another keyring, or one new key, which verify and do not sign; they are the last.
+
+        KeyringError where one id has two secrets.
         """
-        key, now = secrets.token_bytes(_KEY), clock()
-        return cls(_name(key), {_name(key): key}, {_name(key): KeyTimes(now, now)})
-
-    def extended(self, other: Keyring | None = None, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Add keys, which verify and do not sign; they are the last.
-
-        Args:
-            other: Keyring whose keys are added; None: one new key.
-            clock: Time in seconds since 1970.
-
-        Raises:
-            KeyringError: Where one id has two secrets.
-        """
-        fresh, now = secrets.token_bytes(_KEY), clock()
-        keys, times = dict(self.keys), dict(self.times)
-        for key_id, key in ({_name(fresh): fresh} if other is None else other.keys).items():
+        keys = dict(self.keys)
+        for key_id, key in (Keyring.new() if other is None else other).keys.items():
             if not hmac.compare_digest(keys.setdefault(key_id, key), key):
                 raise KeyringError(f"key {key_id!r} is another one in each keyring; retire it in one of them")
-            times.setdefault(key_id, KeyTimes(now))
-        return Keyring(self.active, keys, times)
+        return Keyring(self.active, keys, self.demoted)
 
     def promoted(self, key_id: str, *, clock: Callable[[], float] = _time.time) -> Keyring:
         """Let a key sign from now on.
@@ -315,21 +258,11 @@ class Keyring:
         self._check_known(key_id)
         if key_id == self.active:
             return self
-        now = clock()
-        times = {
-            **self.times,
-            self.active: replace(self.times[self.active], demoted=now),
-            key_id: replace(self.times[key_id], promoted=now),
-        }
-        return Keyring(key_id, self.keys, times)
+        return Keyring(key_id, self.keys, {**self.demoted, self.active: clock()})
 
     def rotated(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Add a new key, which signs from now on.
-
-        Args:
-            clock: Time in seconds since 1970.
-        """
-        ring = self.extended(clock=clock)
+        """Add a new key, which signs from now on; ``clock``: seconds since 1970."""
+        ring = self.extended()
         return ring.promoted([*ring.keys][-1], clock=clock)
 
     def unneeded_from(self, key_id: str, *, ttl: float = 30 * DAY) -> float | None:
@@ -341,7 +274,7 @@ class Keyring:
             key_id: Id of the key.
             ttl: Seconds for which labels are accepted; 30 days by default.
         """
-        demoted = self.times[key_id].demoted
+        demoted = self.demoted.get(key_id)
         return None if key_id == self.active or demoted is None else demoted + ttl + SKEW
 
     def retired(
@@ -377,7 +310,8 @@ class Keyring:
                 f"labels for receipts of {key_id!r} are accepted until {told_time(until)}; retire it then, "
                 "or use --early to refuse them"
             )
-        return Keyring(self.active, {k: v for k, v in self.keys.items() if k != key_id}, self.times)
+        keys = {k: v for k, v in self.keys.items() if k != key_id}
+        return Keyring(self.active, keys, {k: v for k, v in self.demoted.items() if k != key_id})
 
     def _check_known(self, key_id: str) -> None:
         if key_id not in self.keys:
@@ -394,6 +328,13 @@ def _lock(path: Path, *, make: bool = False) -> Iterator[None]:
         except OSError as error:
             raise KeyringError(f"cannot write the keyring {path}: {error}") from error
         yield
+
+
+def _era(when: float) -> float:
+    # Until the year 10000, beyond which no calendar goes.
+    if not 0 <= when < 253_402_300_800.0:
+        raise ValueError("a time is none of this era")
+    return when
 
 
 def told_time(when: float) -> str:

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +37,7 @@ _AS_SAID: Line = (0.0, 1.0)  # right as often as the confidence says
 
 
 class LabelPolicy:
-    """Draws which predictions want a label; make one by ``uniform``, ``bands`` or ``budget``.
+    """Draws which predictions want a label; make one by ``uniform`` or ``budget``.
 
     Safe to use from threads.
 
@@ -45,39 +45,19 @@ class LabelPolicy:
         chances: Chances by confidence, as ``uniform`` and the others make them.
         text: The policy in words, as ``parse_policy`` reads it.
 
-    >>> policy = LabelPolicy.bands([(0.7, 1.0), (1.0, 0.01)])
-    >>> wanted, chance = policy.draw([0.6, 0.9], uniforms=[0.5, 0.5])
+    >>> wanted, chance = LabelPolicy.uniform(0.5).draw([0.6, 0.9], uniforms=[0.4, 0.6])
     >>> wanted.tolist(), chance.tolist()
-    ([True, False], [1.0, 0.01])
+    ([True, False], [0.5, 0.5])
     """
 
-    def __init__(self, chances: _Steps | _Budget, *, text: str) -> None:
+    def __init__(self, chances: _Uniform | _Budget, *, text: str) -> None:
         self._chances = chances
         self.text = text
 
     @classmethod
     def uniform(cls, rate: float) -> LabelPolicy:
-        """Draw each prediction with the same chance.
-
-        Args:
-            rate: Chance in [LEAST_CHANCE, 1].
-        """
-        return cls(_Steps([1.0], [_checked_rate(rate)]), text=f"{rate:g}")
-
-    @classmethod
-    def bands(cls, bands: Iterable[tuple[float, float]]) -> LabelPolicy:
-        """Draw by bands of confidence, each with a chance of its own.
-
-        Args:
-            bands: Upper ends of confidence, rising up to 1, each with the chance up to it.
-        """
-        pairs = [(float(end), float(rate)) for end, rate in bands]
-        ends = [end for end, _ in pairs]
-        rising = all(a < b for a, b in zip([0.0, *ends], ends, strict=False))
-        if not (rising and ends and ends[-1] == 1):
-            raise InputError(f"bands need upper ends that rise from above 0 to 1, got {ends}; end with 1")
-        text = ",".join(f"{end:g}:{rate:g}" for end, rate in pairs)
-        return cls(_Steps(ends, [_checked_rate(rate) for _, rate in pairs]), text=text)
+        """Draw each prediction with the same chance, ``rate`` in [LEAST_CHANCE, 1]."""
+        return cls(_Uniform(float(rate)), text=f"{rate:g}")
 
     @classmethod
     def budget(
@@ -150,14 +130,14 @@ class LabelPolicy:
             self._chances.observe(sums, seconds)
 
 
-class _Steps:
-    """The same chance within each band; upper ends belong to it, as in bins."""
-
-    def __init__(self, ends: Sequence[float], rates: Sequence[float]) -> None:
-        self._ends, self._rates = list(ends), list(rates)
+class _Uniform:
+    def __init__(self, rate: float) -> None:
+        if not LEAST_CHANCE <= rate <= 1:  # also NaN
+            raise InputError(f"a chance must be in [{LEAST_CHANCE:g}, 1], got {rate}")
+        self._rate = rate
 
     def of(self, confidences: list[float]) -> list[float]:
-        return [self._rates[bisect_left(self._ends, c)] for c in confidences]
+        return [self._rate] * len(confidences)
 
 
 class _Budget:
@@ -256,35 +236,24 @@ def _along(line: Line, c: Floats) -> Floats:
     return right
 
 
-def _checked_rate(rate: float) -> float:
-    if not LEAST_CHANCE <= rate <= 1:  # also NaN
-        raise InputError(f"a chance must be in [{LEAST_CHANCE:g}, 1], got {rate}")
-    return float(rate)
-
-
 def parse_policy(text: str, *, workers: int = 1) -> LabelPolicy:
     """The policy that a command line names.
 
     Args:
-        text: A number a day ("500/day"), a chance ("0.05"), or chances by upper ends of confidence
-            ("0.7:1,1:0.01").
+        text: A number a day ("500/day"), or a chance ("0.05").
         workers: Processes that share a budget.
 
-    >>> parse_policy("0.7:1,1:0.01").text
-    '0.7:1,1:0.01'
+    >>> parse_policy("0.05").text
+    '0.05'
     """
     said = text.strip().replace(" ", "")
     try:
         if said.endswith("/day"):
             return LabelPolicy.budget(float(said.removesuffix("/day")), workers=workers)
-        if ":" in said:
-            pairs = [band.split(":") for band in said.split(",")]
-            return LabelPolicy.bands([(float(end), float(rate)) for end, rate in pairs])
         return LabelPolicy.uniform(float(said))
     except InputError as error:
         raise InputError(f"cannot follow the label policy {text!r}: {error}") from error
     except ValueError as error:
         raise InputError(
-            f"no label policy: {text!r}; say a number a day (500/day), a chance (0.05), or chances by upper "
-            "ends of confidence (0.7:1,1:0.01)"
+            f"no label policy: {text!r}; say a number a day (500/day), or a chance (0.05)"
         ) from error

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.errors import ShapeError
 from calib_serve.receipts.classes import choose_labels
-from calib_serve.receipts.counters import Counts, SeriesCounts, Sink, zeros
+from calib_serve.receipts.counters import SeriesCounts, Sink, zeros
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
-from calib_serve.receipts.nonces import DRAWS, Nonces
+from calib_serve.receipts.nonces import DRAWS, draw_nonces
 from calib_serve.receipts.policy import LabelPolicy
 from calib_serve.receipts.wire import PLAIN, TAG, Mark, Shadow, SignedReceipt, group_number
 
 if TYPE_CHECKING:
+    from calib_serve.receipts.outbox import Outbox
     from calib_serve.receipts.samples import SampleLog
 
 log = logging.getLogger(__name__)
@@ -86,24 +88,18 @@ class Recorder:
         keyring: Keyring | LiveKeyring | None,
         samples: SampleLog | None = None,
         policy: LabelPolicy | None = None,
-        counts: Counts | None = None,
+        counts: SeriesCounts | Outbox | None = None,
         shadow_tag: bytes = b"",
     ) -> None:
         self.model, self.version, self.bins = model, version, bins
         self._sink, self._keyring, self._policy = sink, keyring, policy
         if counts is None:
             counts = SeriesCounts(sink, model=model, version=version, bins=bins)
-        self._counts: Counts = counts
+        self._counts = counts
         self._shadow_tag = shadow_tag
         self._samples = samples if keyring else None  # labels find their samples by receipts
-        self._nonces = Nonces()
         sink.add_all(zeros((_INVALID, _UNCALIBRATED), model=model, version=version, bins=bins))
         sink.failed(*_STAGES, *(["shadow"] if shadow_tag else []), times=0)
-
-    @property
-    def signs(self) -> bool:
-        """Whether predictions get receipts."""
-        return self._keyring is not None
 
     def served(
         self,
@@ -150,12 +146,12 @@ class Recorder:
             sign = self._keyring.current().signer(self.model, self.version).sign
             milliseconds = round(now * 1000)
             marked = tags or shadows or self._policy or share != 1
+            nonces = draw_nonces(len(predictions))
             receipts: list[SignedReceipt | None]
             if len(predictions) == 1 and not marked:  # as most requests are
-                nonces, ((k, c),) = [self._nonces.draw()], predictions
+                ((k, c),) = predictions
                 receipts = [sign(k, c, nonces[0], milliseconds)]
             else:
-                nonces = self._nonces.draws(len(predictions))
                 marks = self._marks(predictions, tags, share, shadows) if marked else repeat(PLAIN)
                 each = zip(predictions, nonces, marks)  # noqa: B905 - a repeat goes on
                 receipts = [sign(k, c, nonce, milliseconds, mark) for (k, c), nonce, mark in each]
@@ -251,12 +247,10 @@ class Recorder:
 
     def _shadows(self, said: Sequence[tuple[int, float] | None], count: int) -> Sequence[Shadow | None]:
         """The shadow's fields of the receipts; never raises."""
-        if len(said) != count or len(self._shadow_tag) != TAG:
-            log.warning("receipts go without their shadows: %d of %d predictions", len(said), count)
-            self.broken("shadow", times=count)
-            return ()
         try:
             found = [self._shadow(one) for one in said]
+            if len(found) != count or len(self._shadow_tag) != TAG:
+                raise ShapeError(f"there are {len(found)} shadows of {count} predictions")
         except Exception as error:  # fails open
             self.broken("shadow", error, times=count)
             return ()

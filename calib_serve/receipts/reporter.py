@@ -80,7 +80,7 @@ class Reporter:
             all.
         workers: Processes that share a ``policy`` of text.
         shadow: An artifact, or its folder, that runs in the shadow of ``what`` on the ``logits`` that come
-            with predictions; or only its fingerprint, where its probabilities come with them.
+            with predictions.
         most: Sums, and predictions that go one by one, that may wait in memory while the watch is away.
         spool: Folder of your own where they wait, 512 MiB of them, so that they outlive their process and
             the next one sends them, within 29 days.
@@ -167,7 +167,7 @@ class Reporter:
         self._seen = 0
         self._background = Background(self._recorder, self._outbox, self._sink, seconds=flush_seconds)
         # When the reporter is garbage collected, its thread delivers the rest, and ends.
-        weakref.finalize(self, self._background.let_go).atexit = False
+        weakref.finalize(self, self._background.begin_to_close).atexit = False
 
     def served(
         self,
@@ -373,11 +373,7 @@ class Reporter:
 
     @staticmethod
     def close_all(reporters: Iterable[Reporter]) -> None:
-        """Close several, within five seconds together.
-
-        Args:
-            reporters: Reporters of this process.
-        """
+        """Close several of this process, within five seconds together."""
         found = list(reporters)
         for one in found:
             one._background.begin_to_close()

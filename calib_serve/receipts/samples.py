@@ -30,6 +30,9 @@ from calib_serve.receipts.wire import DAY, Label
 
 log = logging.getLogger(__name__)
 
+_SHARD = 4096  # rows
+_FLUSH = 60.0  # seconds between two writings of what waits
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledSamples:
@@ -74,8 +77,6 @@ class SampleLog:
             keep the same ones.
         days: Days for which samples are kept.
         max_bytes: Most bytes that are kept; the oldest shards go first.
-        shard_rows: Number of rows of a shard.
-        flush_seconds: Seconds between two writings of what waits, after ``start``.
         clock: Seconds since 1970.
     """
 
@@ -86,8 +87,6 @@ class SampleLog:
         rate: float = 0.1,
         days: float = 30.0,
         max_bytes: int = 256 << 20,
-        shard_rows: int = 4096,
-        flush_seconds: float = 60.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not 0 < rate <= 1:
@@ -97,7 +96,7 @@ class SampleLog:
             private_folder(self.folder)
         except OSError as error:
             raise InputError(f"cannot keep samples in {self.folder}: {error}") from error
-        self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
+        self._clock = clock
         self.trouble: str | None = None
         self._began = clock()
         self._lock = threading.RLock()
@@ -105,13 +104,13 @@ class SampleLog:
         self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
 
     def start(self) -> SampleLog:
-        """Write every ``flush_seconds`` from now on, in a thread; for processes that may be killed."""
+        """Write once a minute from now on, in a thread; for processes that may be killed."""
         threading.Thread(target=self._write_on_time, name="calib-samples", daemon=True).start()
         return self
 
     def _write_on_time(self) -> None:
         while True:
-            time.sleep(self._seconds)
+            time.sleep(_FLUSH)
             try:
                 self.flush()
             except OSError as error:  # a full disk may have room again next time
@@ -143,7 +142,7 @@ class SampleLog:
             rows += [
                 (n, t, row) for n, t, row in zip(nonces, times, half, strict=True) if is_sampled(n, self.rate)
             ]
-            full = len(rows) >= self._rows
+            full = len(rows) >= _SHARD
         if full:
             self.flush()
 
@@ -154,7 +153,7 @@ class SampleLog:
                 if is_sampled(one.receipt.nonce, self.rate):
                     key = (one.receipt.model, one.receipt.version)
                     self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
-            full = any(len(rows) >= self._rows for rows in self._labels.values())
+            full = any(len(rows) >= _SHARD for rows in self._labels.values())
         if full:
             self.flush()
 
@@ -306,7 +305,7 @@ def _read_shard(
 
 def is_sampled(nonce: bytes, rate: float) -> bool:
     """Whether a sample of this ``rate`` holds the prediction of this nonce, in every process."""
-    # Hashed, as the nonces of an epoch begin alike.
+    # Hashed, as those of one batch begin alike.
     return zlib.crc32(nonce) < rate * 2.0**32
 
 

@@ -96,7 +96,6 @@ def test_what_the_command_cannot_use_is_said_without_a_traceback(run, tmp_path: 
         ("check", "redis://127.0.0.1:1/0"),
         ("check", tmp_path / "missing"),
         ("check", junk),
-        ("export", path, "-o", junk / "out"),
         ("revoke", path, "--source", ""),
         ("revoke", path, "--source", "lab", "--samples", tmp_path / "missing"),
         ("revoke", path, "--source", "lab", "--since", "yesterday"),

@@ -97,7 +97,7 @@ def keyrings() -> Files:
         "surrogate": ids("\ud800"),
         "an id of a kilobyte": ids("k" * 1000),
         "a format that is a list": {"format": [[1]]},
-        "a time of 400 digits": {"times": {"k": {"promoted": 10**400}}},
+        "a time of 400 digits": {"times": {"k": {"demoted": 10**400}}},
         "times that are a list": {"times": [1]},
     }
     return {

@@ -26,8 +26,8 @@ from calib_serve.core.files import own_folder, read_whole
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.triton._publish import Pack
 from calib_serve.gateway.app import _pair
-from calib_serve.integrations.collect.opening import kafka_settings
-from calib_serve.integrations.collect.tables import read_label_rows
+from calib_serve.integrations.collect.kafka import kafka_settings
+from calib_serve.integrations.collect.reading import read_label_rows
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data

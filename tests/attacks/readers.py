@@ -36,7 +36,7 @@ from calib_serve.artifact.tensors import read_plainly
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import sha256
 from calib_serve.fuse import fuse_onnx
-from calib_serve.integrations.collect.tables import read_label_rows
+from calib_serve.integrations.collect.reading import read_label_rows
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data

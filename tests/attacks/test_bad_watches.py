@@ -8,8 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from bad_watch import GOOD, HEAD, Way, bad_watch, drips, hangs, no_tls, pours, says, sends
@@ -130,30 +128,6 @@ def test_a_redirect_is_not_followed_with_what_is_secret(status: str) -> None:
         assert other.heads == []
 
 
-def test_a_proxy_of_the_environment_is_asked_for_other_hosts_and_not_for_this_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with bad_watch(GOOD) as watch, bad_watch(GOOD) as proxy:
-        monkeypatch.setenv("http_proxy", f"http://user:p%40ss@127.0.0.1:{proxy.port}")
-        for host in ("127.0.0.1", "localhost", "127.8.9.1", "[::ffff:127.0.0.1]"):
-            with suppress(Unanswered):  # where nobody listens
-                post_batch(
-                    f"http://{host}:{watch.port}/v1/labels", {"items": ITEMS}, tries=1, token="a-secret-token"
-                )
-        assert len(watch.heads) >= 2
-        assert proxy.heads == []
-        post_batch("http://watch.invalid/v1/labels", {"items": ITEMS}, tries=1)
-        (head,) = proxy.heads
-        assert head.startswith("POST http://watch.invalid/v1/labels HTTP/1.1")
-        assert "Basic dXNlcjpwQHNz" in head
-        monkeypatch.setenv("no_proxy", "watch.invalid")
-        with pytest.raises(Unanswered):
-            post_batch("http://watch.invalid/v1/labels", {"items": ITEMS}, tries=1)
-        assert len(proxy.heads) == 1
-
-
 @pytest.mark.parametrize(
     "url", ["watch:9300", "ftp://watch", "http://", "http://a:b@watch", "http://watch:99999", "http://wätch"]
 )
@@ -165,9 +139,7 @@ def test_an_address_that_is_none_is_refused_when_the_reporter_is_made_and_shows_
 
 # All of PASSING are one to it: each is an Unanswered, see above.
 @pytest.mark.parametrize(
-    "way",
-    [hangs, drips(HEAD, b" ")]
-    + [PASSING[one] for one in sized(["cut off"], ["cut off", "no HTTP", "null", "520", "408"])],
+    "way", sized([hangs], [hangs, drips(HEAD, b" "), PASSING["cut off"], PASSING["520"]])
 )
 def test_a_reporter_closes_in_time_and_says_what_was_lost(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     registry = CollectorRegistry()
@@ -185,12 +157,8 @@ def test_a_reporter_closes_in_time_and_says_what_was_lost(way: Way, caplog: pyte
     assert "55 predictions were never counted" in caplog.text
 
 
-@pytest.mark.parametrize("way", [PASSING["cut off"], PASSING["null"]])
-def test_a_label_that_was_not_answered_for_is_an_error_of_ours(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    with bad_watch(way) as watch:
+def test_a_label_that_was_not_answered_for_is_an_error_of_ours() -> None:
+    with bad_watch(PASSING["cut off"]) as watch:
         reporter = Reporter(
             3, model="m", version="1", keyring=Keyring.new(), registry=CollectorRegistry(), watch=watch.url
         )
@@ -212,9 +180,8 @@ print("main ends", flush=True)
 """
 
 
-@pytest.mark.parametrize("way", [hangs, drips(HEAD, b" ")])
-def test_a_process_with_reporters_of_many_models_ends_in_time(way: Way, tmp_path: Path) -> None:
-    with bad_watch(way) as watch:
+def test_a_process_with_reporters_of_many_models_ends_in_time() -> None:
+    with bad_watch(hangs) as watch:
         command = [sys.executable, "-c", textwrap.dedent(ENDS), watch.url]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ

@@ -15,7 +15,6 @@ from sizes import sized
 from calib_serve import Artifact
 from calib_serve.artifact import InputShift, LogitMap, Mixture
 from calib_serve.artifact.manifest import digest
-from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ArtifactError, InputError, SchemaError
 from calib_serve.core.files import sha256
 from calib_serve.scores import log_softmax, softmax
@@ -119,29 +118,6 @@ def rehashed(folder: Path, **changes: Any) -> Path:
     content.pop("sha256")
     path.write_text(yaml.safe_dump({**content, "sha256": digest(content)}, sort_keys=False))
     return folder / "sharp"
-
-
-BINS = [
-    ([-1, 5], [0, 2], [0, 2]),
-    ([5, 5], [6, 2], [2, 2]),
-    ([0, 5], [0.1, 2], [0, 2]),
-    ([1e300, 5], [2, 2], [2, 2]),
-]
-
-
-@pytest.mark.parametrize("sums", BINS)
-def test_bins_of_no_predictions_are_refused(folder: Path, sums: tuple[list[float], ...]) -> None:
-    reference = dict(zip(("count", "confidence", "correct"), sums, strict=True))
-    with pytest.raises(SchemaError, match="of no predictions"):
-        Artifact.load(rehashed(folder, reference=reference))
-    with pytest.raises(InputError, match="of no predictions"):
-        Artifact((), method="none", classes=2, reference=Bins(*sums))
-
-
-@pytest.mark.parametrize("counts", [[1, 2, -1], [2**60, 1, 1], [10**400, 1, 1]])
-def test_classes_that_nobody_counted_are_refused(folder: Path, counts: list[int]) -> None:
-    with pytest.raises(SchemaError):
-        Artifact.load(rehashed(folder, reference_classes=counts))
 
 
 @pytest.mark.parametrize("weight", [1e308, 1e39, 1e-320, 1e-40])

@@ -20,7 +20,7 @@ from calib_serve import Reporter
 
 pytestmark = pytest.mark.server
 
-REQUESTS = sized(3_000, 200_000)
+REQUESTS = sized(1_500, 200_000)
 AT_ONCE = 50  # of a reporter; each reply of the gateway has five
 P = np.full((AT_ONCE, CLASSES), 1 / CLASSES)
 

@@ -41,15 +41,12 @@ LINES = [
 ]
 
 
-@pytest.fixture(scope="module", params=["open", "with tokens"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("openapi")
-    options = []
-    if request.param == "with tokens":
-        (folder / "tokens").write_text("\n".join(LINES))
-        (folder / "tokens").chmod(0o600)
-        options = ["--token-file", str(folder / "tokens")]
-    with real_servers.Server(folder, *options) as server:
+    (folder / "tokens").write_text("\n".join(LINES))
+    (folder / "tokens").chmod(0o600)
+    with real_servers.Server(folder, "--token-file", str(folder / "tokens")) as server:
         yield server
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,16 +28,10 @@ KINDS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def impatient() -> Iterator[Cage]:
-    with Cage(patience=60) as cage:
-        yield cage
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("opener", OPENERS)
 def test_what_is_no_file_of_bytes_is_refused_and_not_waited_for(
-    impatient: Cage, tmp_path: Path, opener: str, kind: str
+    cage: Cage, tmp_path: Path, opener: str, kind: str
 ) -> None:
     if opener.startswith("labels") and kind == "a pipe":
         pytest.skip("labels may come by a pipe")
@@ -46,5 +40,5 @@ def test_what_is_no_file_of_bytes_is_refused_and_not_waited_for(
     KINDS[kind](path)
     if kind in ("a pipe", "terabytes"):
         path.chmod(0o600)  # or secrets were refused for their rights
-    fate = impatient.run(f"open {opener}", path)
+    fate = cage.run(f"open {opener}", path)
     assert fate.kind in ("fine", "refused"), fate.told

@@ -10,7 +10,6 @@ from sizes import sized
 
 from calib_serve.core.errors import Refused
 from calib_serve.ledger import Held, Ledger
-from calib_serve.monitor import Detector
 from calib_serve.monitor.checks import counting_checks
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
@@ -68,22 +67,6 @@ def feed(ledger):
         ledger.take_waiting(("m", "1"), until=np.inf, most=10_000)
 
 
-def receipts(path):
-    return ask(str(path), "select count(*) from label")[0][0]
-
-
-def test_expired_receipts_are_forgotten_and_stay_refused(tmp_path):
-    ledger = Ledger(tmp_path / "l.db", retention=1000.0)
-    assert accept(ledger, [label_of_epoch(1, when=1000.0)]) == [True]
-    assert accept(ledger, [label_of_epoch(2, when=3000.0)]) == [True]
-    feed(ledger)
-    assert sweep(ledger, 3000.0) == 1
-    assert receipts(tmp_path / "l.db") == 1
-    assert ledger.accept(entries([label_of_epoch(1, when=1000.0)])) == ["forgotten"]
-    assert ledger.sums()["m", "1"].feedback.n == 2
-    ledger.close()
-
-
 def test_many_receipts_are_forgotten_in_bounded_steps(tmp_path, monkeypatch):
     monkeypatch.setattr("calib_serve.ledger.ledger._CHUNK", 30)
     ledger = Ledger(tmp_path / "l.db", retention=1.0)
@@ -96,7 +79,7 @@ def test_many_receipts_are_forgotten_in_bounded_steps(tmp_path, monkeypatch):
     ledger.close()
 
 
-@pytest.mark.parametrize("days", [0.1, 2, 31, 400])
+@pytest.mark.parametrize("days", [2, 400])
 @pytest.mark.parametrize("dated_ahead", [False, True], ids=["labels of now", "predictions dated ahead"])
 def test_a_clock_far_ahead_makes_no_sweep_forget_anything(tmp_path, clock, dated_ahead, days):
     ledger, ahead = opened(tmp_path / "l.db", clock), Clock()
@@ -231,24 +214,6 @@ def test_a_detector_that_a_clock_ahead_fed_goes_on_with_what_comes(tmp_path, clo
     watch.ledger.close()
 
 
-def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
-    old, young = label_of_epoch(1, when=NOW), label_of_epoch(2, when=NOW + 8 * DAY)
-    ledger = opened(tmp_path / "l.db", clock, retention=10 * DAY)
-    accept(ledger, [old, young])
-    feed(ledger)
-    clock.passes(12 * DAY)
-    accept(ledger, [label_of_epoch(3, when=clock.now)])
-    assert ledger.sweep() == 1
-    ledger.close()
-    ledger = opened(tmp_path / "l.db", clock, retention=60 * DAY)
-    assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
-    clock.passes(48 * DAY)
-    ledger.sweep()
-    assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
-    assert ledger.sums()["m", "1"].labels.sum() == 3
-    ledger.close()
-
-
 @pytest.mark.parametrize("jump", sized([-400 * DAY, DAY], [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY]))
 def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump: float):
     watch = Watch(RING, opened(tmp_path / "l.db", clock), models={("m", "1"): Watched(Classes(3))})
@@ -292,16 +257,6 @@ def test_windows_and_the_detector_go_on_after_the_clock_went_back_a_year(tmp_pat
     hour = watch.window(("m", "1"), "24h")
     assert hour.sums.labels.sum() + hour.immature.labels.sum() >= 3
     watch.ledger.close()
-
-
-def test_a_detector_takes_labels_whose_predictions_are_out_of_order():
-    one, other = Detector(arl=1000.0), Detector(arl=1000.0)
-    rng = np.random.default_rng(0)
-    c, y = rng.random(500), rng.integers(0, 2, 500).astype(bool)
-    for detector, time in ((one, np.full(500, NOW)), (other, NOW - np.arange(500) * DAY)):
-        detector.update(c, y, time=time)
-        assert np.isfinite(detector.log_evidence)
-        assert detector.labels == 500
 
 
 def test_sample_logs_are_bounded_and_read_whole_after_a_jump_back(tmp_path, clock):

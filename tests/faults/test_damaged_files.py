@@ -90,7 +90,7 @@ def test_an_archive_with_a_flipped_bit_is_refused_or_holds_what_was_packed(tmp_p
 
 
 @pytest.mark.store
-@pytest.mark.parametrize("seed", range(sized(6, 200)))
+@pytest.mark.parametrize("seed", range(sized(3, 200)))
 def test_a_damaged_ledger_is_said_and_counts_nothing_twice(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "copy.db"
     labels, rng = [make_label(i) for i in range(500)], np.random.default_rng(seed)
@@ -108,14 +108,6 @@ def test_a_damaged_ledger_is_said_and_counts_nothing_twice(tmp_path: Path, seed:
             assert "counted" not in ledger.accept(entries(labels))
     except LedgerError as error:
         assert_said(error, tmp_path)
-
-
-@pytest.mark.store
-def test_a_ledger_that_is_no_database_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "l.db"
-    path.write_bytes(b"junk" * 5000)
-    with pytest.raises(LedgerError, match="put a backup in its place, then say so by calib-serve ledger"):
-        Ledger(path)
 
 
 @pytest.mark.store

@@ -19,33 +19,6 @@ pytestmark = pytest.mark.server
 # --- a real file system without room ----------------------------------------------------------
 
 
-def count_until_full(folder: Path) -> tuple[int, int, str]:
-    """(acknowledged, counted once there is room again, what was said)."""
-    ballast = folder / "ballast"
-    ledger, acknowledged, said = Ledger(folder / "l.db"), 0, ""
-    ballast.write_bytes(bytes(200_000))
-    for at in range(0, 100_000, 100):
-        try:
-            acknowledged += sum(accept(ledger, [make_label(i) for i in range(at, at + 100)]))
-        except LedgerError as error:
-            said = str(error)
-            break
-    ballast.unlink()
-    again = accept(ledger, [make_label(i) for i in range(at, at + 100)])
-    assert all(again), "nothing of the batch that failed was counted"
-    counted = int(ledger.sums()["m", "1"].feedback.n)
-    ledger.close()
-    return acknowledged, counted, said
-
-
-def test_a_ledger_on_a_full_disk_counts_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    ended = under(Fault(disk=(tmp_path, 1_000_000)), count_until_full, tmp_path)
-    assert ended.well, ended
-    acknowledged, counted, said = ended.result
-    assert "full" in said
-    assert counted == acknowledged + 100 > 200
-
-
 def open_and_count(path: str, batches: int) -> int:
     """How many batches were acknowledged before there was no more room; an error in opening is raised."""
     ledger = Ledger(path)

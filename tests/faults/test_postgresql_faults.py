@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -196,30 +194,3 @@ def test_commits_are_made_asynchronous_while_it_runs(tmp_path: Path) -> None:
         with psycopg.connect(store.url) as other:
             there = other.execute("select count(*) from label").fetchone()
         assert there == (promise.whole - promise.lost,)
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_many_read_the_page_while_labels_come(tmp_path: Path, kind: str) -> None:
-    """Readers that ask again before the last answer came, as a page's script did."""
-    promise = promised("sixteen people read the page at once")
-    with ExitStack() as open_:
-        where = str(tmp_path / "ledger.db")
-        if kind == "postgresql":
-            where = open_.enter_context(database()).url
-        server = open_.enter_context(watched(tmp_path, where))
-        sent, receipts, stop = Sent(server), predicted(server, promise.whole), threading.Event()
-
-        def read() -> None:
-            with httpx.Client(timeout=60) as client:
-                while not stop.is_set():
-                    with suppress(httpx.TransportError):
-                        client.get(f"{server.url}/")
-
-        with ThreadPoolExecutor(16) as pool:
-            for _ in range(16):
-                pool.submit(read)
-            time.sleep(sized(1, 10))
-            accepted = sum(sent.send(receipts[i::10]) for i in range(10))
-            stop.set()
-        assert promise.whole - accepted == promise.lost
-        assert {one.status_code for one in sent.answers} == {200}

@@ -270,23 +270,6 @@ def test_nobody_names_it_for_a_day(tmp_path: Path) -> None:
         assert promise.is_said_by(client.get("/metrics").text)
 
 
-def test_a_model_is_renamed(tmp_path: Path) -> None:
-    promise = promised("a model is renamed, and the watch knows the new name alone")
-    server = Server(tmp_path, checks_often=True)
-    with server, app(server) as one:
-        path = labels_file(tmp_path / "l.csv", one.reporter.served([P] * promise.whole))
-        assert one.reporter.flush() == 0
-        server.stop()
-        server.command[server.command.index("digits:1.0=3")] = "numbers:1.0=3"
-        server.start()
-        assert label(path, server).startswith("0 counted")
-        says(promise, server)
-        server.stop()
-        server.command.insert(server.command.index("numbers:1.0=3"), "digits:1.0=3")
-        server.start()
-        until(lambda: promise.whole - counted(server, "feedback") == promise.lost)
-
-
 # --- keys, tokens and clocks ----------------------------------------------------------------------
 
 
@@ -377,24 +360,6 @@ def test_a_clock_is_ahead(tmp_path: Path) -> None:
         assert promise.is_said_by(client.get("/metrics").text)
         now[0] += 3600
         assert promise.whole - client.post("/v1/labels", json=item).json()["accepted"] == promise.lost
-
-
-def test_two_regions(tmp_path: Path) -> None:
-    promise = promised("two regions, each with its own ledger and keyring")
-    for name in ("east", "west"):
-        (tmp_path / name).mkdir()
-    with (
-        Server(tmp_path / "east") as east,
-        Server(tmp_path / "west", checks_often=True) as west,
-        app(east) as one,
-    ):
-        path = labels_file(tmp_path / "l.csv", one.reporter.served([P] * promise.whole))
-        one.reporter.flush()
-        label(path, west, code=1)
-        label(path, east)
-        label(path, west, code=1)
-        assert (counted(east, "feedback"), counted(west, "feedback")) == (promise.whole - promise.lost, 0)
-        says(promise, west)
 
 
 # --- the page -------------------------------------------------------------------------------------

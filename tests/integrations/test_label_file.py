@@ -1,4 +1,4 @@
-"""``calib-serve label``, and what scripts see of it and of ``collect``: real processes, each label once."""
+"""``calib-serve label`` of a file, and what scripts see of it: real processes, each label once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from collecting import command, counted, predict, until, value
+from collecting import by_receipt, counted, predict, until, value
 from real_servers import Server
 
 from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.integrations.collect import send_label_file
 
 pytestmark = pytest.mark.server
 
@@ -73,13 +74,13 @@ def test_a_watch_that_dies_in_the_middle_of_a_file_loses_no_label_and_doubles_no
         writer = csv.DictWriter(file, ["id", "label"])
         writer.writeheader()
         writer.writerows(labels)
-    sending = "from calib_serve.integrations.collect.sending import send_label_file as send\n"
-    sending += f"send({str(tmp_path / 'l.csv')!r}, url='{server.url}/v1/labels', batch=50, tries=1)"
+    sending = "from calib_serve.integrations.collect import sending\nsending.BATCH = 50\n"
+    sending += f"sending.send_label_file({str(tmp_path / 'l.csv')!r}, url='{server.url}/v1/labels')"
     words = [sys.executable, "-c", sending]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
         until(lambda: counted(server) >= before + 1000)
         server.stop(signal.SIGKILL)
-        sender.communicate(timeout=120)
+        sender.kill()
     server.start()
     middle = counted(server) - before
     assert sender.returncode != 0
@@ -91,28 +92,15 @@ def test_a_watch_that_dies_in_the_middle_of_a_file_loses_no_label_and_doubles_no
     assert counted(server) == before + 10_000
 
 
-@pytest.mark.parametrize("missing", [0, 1])
-def test_collect_ends_with_1_where_it_left_dead_letters(
-    server: Server, folder: Path, options: tuple[Any, ...], tmp_path: Path, missing: int
-) -> None:
-    labels = predict(server, 4, tmp_path.name)
-    outcomes = [1.0, 2.0, None, 0.0] if missing else [1.0, 2.0, 1.0, 0.0]
-    table = pd.DataFrame({"order_id": [one["id"] for one in labels], "outcome": outcomes})
-    table.to_csv(folder / "orders.csv", index=False)
-    columns = ("--column", "id=order_id", "--column", "label=outcome")
-    done = subprocess.run(
-        command(folder, server, *options, *columns, "--once", *(["--json"] * missing)),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == missing
-    if missing:
-        told = {"accepted": 3, "held": 0, "refused": {}, "dead": {"bad_label": 1}}
-        assert json.loads(done.stdout) == told
-    else:
-        assert done.stdout.startswith("4 counted")
+def test_a_batch_that_is_too_large_is_sent_in_parts(server: Server, tmp_path: Path) -> None:
+    labels: list[dict[str, Any]] = by_receipt(server.folder, 3)
+    labels[1] = {"receipt": "x" * 900_000, "label": 1}
+    many = [{"receipt": "y" * 9_000, "label": 1} for _ in range(900)]  # eight megabytes in one batch
+    brackets = [{"receipt": "[" * 9_000, "label": 1} for _ in range(100)]
+    rows = [*labels, *many, *brackets]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    sent = send_label_file(tmp_path / "a.jsonl", url=f"{server.url}/v1/labels")
+    assert (sent.accepted, sent.refused, sent.wrong) == (2, {"malformed": 1001}, 1001)
 
 
 def test_a_file_that_is_not_there_or_no_table_is_said_before_anything_is_sent(
@@ -138,11 +126,8 @@ def test_where_no_row_is_to_blame_none_is_refused(server: Server, tmp_path: Path
     assert label(tmp_path / "l.jsonl", server).returncode == 0
 
 
-def test_labels_that_replace_others_are_sent_from_a_file_and_as_they_come(
-    named: Server, tmp_path: Path
-) -> None:
-    file = tmp_path / "in" / "labels.jsonl"
-    file.parent.mkdir()
+def test_labels_that_replace_others_are_sent(named: Server, tmp_path: Path) -> None:
+    file = tmp_path / "labels.jsonl"
     rows = predict(named, 4)
 
     def write(name: str) -> Path:
@@ -153,10 +138,6 @@ def test_labels_that_replace_others_are_sent_from_a_file_and_as_they_come(
     assert "4 duplicate" in label(write("cat"), named).stdout
     assert "4 counted" in label(write("cat"), named, "--replaces").stdout
     assert "4 duplicate" in label(file, named, "--replaces").stdout
-    write("dog")
-    where = ("--dead-letter", tmp_path / "dead", "--state", tmp_path / "state.db", "--settle", 0, "--once")
-    told = label(file.parent, named, *where, "--replaces", "--json")
-    assert json.loads(told.stdout) == {"accepted": 4, "held": 0, "refused": {}, "dead": {}}
-    assert value(named.url, "calib_feedback_corrected_total") == 8
-    assert value(named.url, "calib_window_sums", window="24h", sum="feedback_correct") == 4
+    assert value(named.url, "calib_feedback_corrected_total") == 4
+    assert value(named.url, "calib_window_sums", window="24h", sum="feedback_correct") == 0
     assert counted(named) == 4

@@ -20,16 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import InputError
-from calib_serve.integrations.collect.reading import USUAL, LabelFields
-from calib_serve.integrations.collect.tables import read_label_rows
+from calib_serve.core.options.label import LabelColumns
+from calib_serve.integrations.collect.reading import USUAL, read_label_rows
 
-ORDERS = LabelFields(id="order_id", label="outcome")
+ORDERS = LabelColumns(id_column="order_id", label_column="outcome")
 
 
-def read(path: Path, columns: LabelFields = USUAL) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+def read(path: Path, columns: LabelColumns = USUAL) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """What is sent, and the place and the reason of what is not."""
-    rows = list(read_label_rows(path, path.name, columns))
-    dead = [(one.where, one.reason) for row in rows for one in row.dead]
+    rows = list(read_label_rows(path, columns))
+    dead = [(one.where.removeprefix(f"{path.parent}/"), one.reason) for row in rows for one in row.dead]
     return [one for row in rows for one in row.labels], dead
 
 
@@ -97,43 +97,47 @@ def test_an_id_is_a_text_as_it_was_written(write: Callable[..., Path]) -> None:
 def test_by_goes_with_every_label_and_wins_over_a_column_of_that_name(write: Callable[..., Path]) -> None:
     path = write("order_id,outcome,by\na,1,ana\nb,2.0,name\n")
     assert [one.get("by") for one in read(path, ORDERS)[0]] == [None, "name"]
-    asked = LabelFields(id="order_id", label="outcome", by="id")
+    asked = LabelColumns(id_column="order_id", label_column="outcome", by="id")
     assert [one["by"] for one in read(path, asked)[0]] == ["id", "id"]
     path = write('{"id": 3, "label": 2}\n{"id": 4, "label": true}\n', "l.jsonl")
-    assert [one["label"] for one in read(path, LabelFields(by="name"))[0]] == ["2", "True"]
+    assert [one["label"] for one in read(path, LabelColumns(by="name"))[0]] == ["2", "True"]
 
 
 def test_the_column_that_is_named_is_taken_and_no_other(write: Callable[..., Path]) -> None:
     # A shop's receipt is none of ours.
     path = write("order_id,receipt,label\na,POS-1,1\n")
-    assert read(path, LabelFields(id="order_id"))[0] == [{"id": "a", "label": "1"}]
+    assert read(path, LabelColumns(id_column="order_id"))[0] == [{"id": "a", "label": "1"}]
     assert read(write("receipt,id,label\nr,a,1\n,b,2\n"))[0] == [
         {"receipt": "r", "label": "1"},
         {"id": "b", "label": "2"},
     ]
-    both = LabelFields(id="model", label="label")
+    both = LabelColumns(id_column="model", label_column="label")
     assert read(write("model,label\na,1\n"), both)[0] == [{"id": "a", "label": "1"}]
 
 
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        (LabelFields(), "no column receipt or id"),
+        (LabelColumns(), "no column receipt or id"),
         (ORDERS, "no column order_id, outcome"),
-        (LabelFields(id="order_id", label="y"), "no column order_id"),
+        (LabelColumns(id_column="order_id", label_column="y"), "no column order_id"),
     ],
 )
 def test_a_table_without_the_columns_is_refused_and_says_which_it_has(
-    columns: LabelFields, told: str, write: Callable[..., Path]
+    columns: LabelColumns, told: str, write: Callable[..., Path]
 ) -> None:
     with pytest.raises(InputError, match=f"{told}.*'orders', 'y'"):
-        read_label_rows(write("orders,y\na,1\n"), columns=columns)
+        read_label_rows(write("orders,y\na,1\n"), columns)
 
 
 def test_one_column_cannot_be_two_things() -> None:
-    for wrong in ({"id": "a", "label": "a"}, {"receipt": "r", "id": "r"}, {"label": ""}):
+    for wrong in (
+        {"id_column": "a", "label_column": "a"},
+        {"receipt_column": "r", "id_column": "r"},
+        {"label_column": ""},
+    ):
         with pytest.raises(InputError, match="columns of their own"):
-            LabelFields(**wrong)
+            LabelColumns(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +172,23 @@ def test_a_row_of_another_encoding_or_length_is_set_aside_alone(write: Callable[
     sent, dead = read(write(content))
     assert [one["id"] for one in sent] == ["a", "e"]
     assert dead == [(f"l.csv row {n}", "malformed") for n in (2, 3, 4)]
+
+
+def test_a_line_that_is_no_label_is_set_aside_as_it_came_and_the_others_are_read(
+    write: Callable[..., Path],
+) -> None:
+    good = '{"id": "a", "label": 1}'
+    lines = [good, "{", "", f'[{good}, 7, {{"id": "b"}}]', "[" * 10_000, '{"id": "\\ud800", "label": 1}']
+    content = "\n".join([*lines, '{"id": "c", "label": 1e400}']).encode() + b"\n\x00\xff\n" + good.encode()
+    rows = list(read_label_rows(write(content, "l.jsonl")))
+    assert [len(row.labels) for row in rows] == [1, 0, 0, 1, 0, 0, 0, 0, 1]
+    assert [[one.reason for one in row.dead] for row in rows] == [
+        [], ["malformed"], [], ["malformed", "bad_label"], ["malformed"], ["malformed"], ["bad_label"],
+        ["malformed"], [],
+    ]  # fmt: skip
+    letters = [json.loads(letter.json()) for row in rows for letter in row.dead]
+    assert letters[0].pop("dead")["message"] == "it is no JSON"
+    assert (letters[0], letters[-1]["base64"]) == ({"content": "{\n"}, "AP8K")
 
 
 def test_a_quote_that_is_not_closed_ends_the_table_and_says_behind_which_row(

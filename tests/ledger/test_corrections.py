@@ -100,11 +100,6 @@ def test_every_sum_is_that_of_the_new_labels_alone(between: str, url: str, tmp_p
     ledger.close(), other.close()
 
 
-def test_a_correction_of_nothing_is_a_plain_label(ledger: Ledger) -> None:
-    assert ledger.accept(sent(some(3, 1), replaces=True)) == ["counted"] * 3
-    assert ledger.published().edition.startswith("1")
-
-
 def test_both_labels_are_in_the_history_of_the_row(ledger: Ledger, url: str) -> None:
     for label, source in ((1, "lab"), (0, "desk"), (2, "")):
         ledger.accept(sent([make_label(1, label=label)], source=source, replaces=True))
@@ -123,25 +118,6 @@ def test_the_edition_of_its_version_alone_changes(ledger: Ledger) -> None:
     after = ledger.published()
     assert after.labels(V) != before.labels(V)
     assert after.labels(("m", "2")) == before.labels(("m", "2"))
-
-
-def test_a_label_that_was_revoked_is_not_replaced(ledger: Ledger) -> None:
-    ledger.accept(sent([make_label(1)]))
-    ledger.revoke("lab")
-    assert ledger.accept(sent([make_label(1, label=0)], source="lab", replaces=True)) == ["revoked"]
-    assert ledger.accept(sent([make_label(1)], source="lab", replaces=True)) == ["revoked"]
-    assert everything(ledger) == {}
-
-
-def test_a_row_that_was_swept_is_refused_as_forgotten(url: str) -> None:
-    now = [NOW]
-    ledger = Ledger(url, retention=DAY, clock=lambda: now[0])
-    ledger.accept(entries([make_label(1), make_label(2, when=NOW + 3 * DAY)]), detect=False)
-    now[0] += 3 * DAY
-    assert sweep(ledger, now[0]) == 1
-    assert ledger.accept(sent([make_label(1, label=0)], replaces=True)) == ["forgotten"]
-    assert ledger.sums()[V].feedback.correct.sum() == 2
-    ledger.close()
 
 
 def test_a_detector_sees_each_prediction_once_and_the_label_that_it_has_by_then(ledger: Ledger) -> None:

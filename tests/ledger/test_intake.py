@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from calib_serve.core.errors import REASONS, LedgerError, Refused
 from calib_serve.ledger import Ledger
@@ -103,26 +101,6 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
     assert [o.reason for o in outcomes[1:]] == [reason for reason, group in items.items() for _ in group]
     assert intake.refused == {reason: len(group) for reason, group in items.items()}
     assert intake.ledger.sums()["digits", "1.0"].feedback.n == 1
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(
-        st.recursive(
-            st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
-            lambda inner: (
-                st.lists(inner) | st.dictionaries(st.sampled_from(["receipt", "label", "x"]), inner)
-            ),
-        )
-    )
-)
-def test_no_json_breaks_the_intake(tmp_path_factory, items):
-    intake = make_intake(tmp_path_factory.mktemp("l") / "l.db")
-    outcomes = intake.take(items).outcomes
-    assert len(outcomes) == len(items)
-    assert not any(o.accepted for o in outcomes)
-    assert intake.ledger.sums() == {}
-    intake.ledger.close()
 
 
 def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp_path):

@@ -14,21 +14,18 @@ import ledger_model
 import numpy as np
 import pytest
 from cut_proxy import cut_after_commit
-from ledgers import NOW, accept, ask, by_clock, entries, make_label, sweep
+from ledgers import NOW, accept, ask, entries, make_label, sweep
 from sizes import sized
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from calib_serve.core.errors import ConflictError, InputError, LedgerError, UnknownFate
+from calib_serve.core.errors import InputError, LedgerError, UnknownFate
 from calib_serve.ledger import Held, Ledger
 from calib_serve.ledger.database import Database
-from calib_serve.ledger.entries import WindowSums, span_of
-from calib_serve.ledger.export import export_ledger
 from calib_serve.ledger.prediction_ids import PredictionIds
 from calib_serve.monitor import Alarm
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.receipts import DAY, OTHER
-from calib_serve.receipts.batch import BatchKey
 from calib_serve.receipts.sums import Key, Sums
 
 pytestmark = pytest.mark.store
@@ -62,17 +59,6 @@ def test_sums_equal_numpy_over_batches_versions_segments_and_spans(ledger: Ledge
         np.testing.assert_allclose(got.vector, Sums.labelled(c[of], y[of]).vector, rtol=1e-9)
     spans = [one.sums for one in ledger.dated(NOW - DAY, NOW + DAY, version=V, kind="segment")]
     np.testing.assert_allclose(sum(one.vector for one in spans), ledger.sums()[V].vector, rtol=1e-9)
-
-
-def test_predictions_are_added_and_a_repeated_batch_is_not(ledger: Ledger) -> None:
-    served = {Key("m", "1", "north"): Sums.served([0.9, 0.5])}
-    once = BatchKey.of(b"batch 1", b"content", time=NOW)
-    assert [ledger.add(served, time=NOW, once=once) for _ in range(2)] == [True, False]
-    with pytest.raises(ConflictError, match="another batch"):
-        ledger.add(served, time=NOW, once=BatchKey.of(b"batch 1", b"another", time=NOW))
-    assert ledger.known(once) == once
-    assert ledger.slices() == served
-    assert list(ledger.dated(0, 1e11)) == [WindowSums(*served, *span_of(NOW, NOW), *served.values())]
 
 
 def test_one_receipt_from_four_threads_in_four_orders_counts_once_and_none_waits_for_ever(url: str) -> None:
@@ -212,12 +198,6 @@ def test_what_is_taken_out_is_a_new_edition_of_its_own_version_alone(ledger: Led
     assert editions(V, other, unseen) == ["4", "4", "4"]
 
 
-def test_a_source_is_taken_out_by_when_its_labels_came(ledger: Ledger) -> None:
-    ledger.accept(entries([make_label(i, when=NOW + i) for i in range(10)], source="lab"))
-    assert ledger.revoke("lab", since=NOW + 3, until=NOW + 7).labels == {V: 4}
-    assert ledger.sums()[V].labels.sum() == 6
-
-
 def test_a_revocation_waits_for_who_is_at_work_on_its_labels(postgres_database: str) -> None:
     one, two = Ledger(postgres_database), Ledger(postgres_database)
     one.accept(entries([make_label(i) for i in range(10)], source="lab"))
@@ -293,43 +273,6 @@ def test_a_version_is_dropped_with_what_is_kept_of_it_and_counts_no_receipt_agai
     assert accept(ledger, [make_label(i) for i in (0, 1, 3)]) == [False] * 3
 
 
-def test_each_time_that_sums_go_down_is_an_edition(url: str) -> None:
-    clock = [10.0]
-    ledger = by_clock(Ledger(url), lambda: clock[0])
-    ledger.accept(entries([make_label(i) for i in range(3)], source="lab"))
-    accept(ledger, [make_label(9)])
-    for act in (
-        lambda: ledger.revoke("lab", by="ana"),
-        lambda: ledger.drop(V, by="bob"),
-        lambda: ledger.restored(by="eve"),
-    ):
-        clock[0] += 1
-        act()
-    assert ask(url, "select number, began_at, why, by, labels from edition order by number")[1:] == [
-        (2, 11, "labels of lab were revoked", "ana", 3),
-        (3, 12, "m 1 was dropped", "bob", 1),
-        (4, 13, "a backup was restored", "eve", 0),
-    ]
-    ledger.close()
-
-
-def test_receipts_are_forgotten_after_the_retention_and_a_longer_one_counts_none_twice(url: str) -> None:
-    old, new = [make_label(i, when=NOW - 20 * DAY) for i in range(3)], make_label(9, when=NOW - DAY)
-    short = Ledger(url, retention=10 * DAY)
-    assert accept(short, [new])
-    assert accept(short, old) == [True] * 3
-    assert sweep(short, NOW) == 0, "labels that wait for the detector are kept"
-    with short.transaction():
-        assert len(short.take_waiting(V, until=np.inf, most=9)) == 4
-    assert sweep(short, NOW) == 3
-    short.close()
-    long = Ledger(url, retention=60 * DAY)
-    assert long.accept(entries([*old, new])) == ["forgotten"] * 3 + ["duplicate"]
-    again = Ledger(url, retention=5 * DAY)
-    assert again.retention == 60 * DAY
-    long.close(), again.close()
-
-
 def test_spans_are_merged_with_age_and_their_sums_stay(ledger: Ledger) -> None:
     labels = [make_label(i, when=NOW - 600 * i) for i in range(30)]
     accept(ledger, labels)
@@ -347,22 +290,6 @@ def test_a_check_holds_sums_over_all_time_against_the_labels(ledger: Ledger, url
     assert ledger.check() == []
     ask(url, "update tally set feedback = feedback - 1 where width = 0 and kind = 'segment'")
     assert ledger.check() == ["3 labels are counted, and the sums hold 2"]
-
-
-def test_an_older_state_refuses_what_may_have_been_counted_since(ledger: Ledger) -> None:
-    accept(ledger, [make_label(1, when=NOW - 60)])
-    ledger.restored()
-    assert ledger.accept(entries([make_label(2, when=NOW - 60)])) == ["forgotten"]
-    assert ledger.published().edition.startswith("2")
-
-
-def test_an_operator_can_look_with_any_tool(url: str, ledger: Ledger) -> None:
-    accept(ledger, [make_label(i, confidence=0.3 + i / 10) for i in range(5)], segments=["north"] * 5)
-    ledger.roll_up()
-    assert ask(url, "select segment, count(*), avg(confidence) from label group by segment") == [
-        ("north", 5, pytest.approx(0.5))
-    ]
-    assert ask(url, "select sum(feedback) from tally where kind = 'segment' and width = 0") == [(5.0,)]
 
 
 def test_a_ledger_of_other_bins_is_refused(url: str) -> None:
@@ -399,12 +326,6 @@ def test_a_ledger_that_must_exist_is_not_made(url: str) -> None:
     one.close()
 
 
-def test_a_file_that_is_empty_is_no_ledger_that_exists(tmp_path: Path) -> None:
-    (tmp_path / "l.db").touch()
-    with pytest.raises(LedgerError, match="there is no ledger"):
-        Ledger(tmp_path / "l.db", must_exist=True)
-
-
 def test_processes_that_share_a_ledger_publish_the_same_sums_under_its_name(url: str) -> None:
     one, two = Ledger(url), Ledger(url)
     accept(one, [make_label(i) for i in range(3)])
@@ -430,31 +351,14 @@ def test_a_commit_whose_answer_is_lost_is_told_as_unknown(postgres_database: str
         ledger.close()
 
 
-def test_asynchronous_commits_are_made_synchronous_and_without_fsync_it_is_said(
-    postgres_database: str,
-) -> None:
-    ask(
-        postgres_database,
-        f"alter database {postgres_database.rpartition('/')[2]} set synchronous_commit = off",
-    )
-    ledger = Ledger(postgres_database)
-    with ledger.transaction() as connection:
-        assert connection.exec_driver_sql("show synchronous_commit").scalar() == "on"
-    assert ledger.database.trouble() is None
-    ledger.close()
-
-
-def test_the_views_say_what_is_in_the_ledger_and_export_writes_them(url: str, tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
+def test_the_views_say_what_is_in_the_ledger(url: str) -> None:
     ledger = Ledger(url)
     ledger.accept(entries([make_label(i, label=i % 2) for i in range(6)], ["north"] * 6, source="lab"))
     ledger.roll_up()
     asked = "select segment, source, count(*) from labels where not revoked and correct group by 1, 2"
     assert ask(url, asked) == [("north", "lab", 3)]
-    assert export_ledger(ledger, tmp_path / "out") == {"labels": 6, "sums": 6, "incidents": 0}
-    labels = pq.read_table(tmp_path / "out" / "labels.parquet")
-    assert labels["correct"].to_pylist().count(True) == 3
-    assert b"chance" in labels.schema.field("inclusion").metadata[b"description"]
+    assert ask(url, "select sum(feedback) from sums where width = 0 and kind = 'segment'") == [(6,)]
+    assert ask(url, "select * from incidents") == []
     ledger.close()
 
 
@@ -500,18 +404,6 @@ def test_an_error_of_a_commit_leaves_the_fate_unknown_unless_it_was_undone(
         database.again(work)
     assert len(tries) == (5 if state else 1)
     database.close()
-
-
-def test_what_fails_before_the_commit_was_not_counted(ledger: Ledger) -> None:
-    def wrong() -> None:
-        with ledger.transaction() as connection:
-            accept(ledger, [make_label(1)])
-            connection.exec_driver_sql("select no_such_thing")
-
-    with pytest.raises(LedgerError) as failed:
-        wrong()
-    assert type(failed.value) is LedgerError
-    assert ledger.accept(entries([make_label(1)])) == ["counted"]
 
 
 def test_an_operator_sees_its_kind_its_size_and_that_it_is_whole(ledger: Ledger, url: str) -> None:

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import calib_serve
 from kept_hosts import Host, V, said
 from ledgers import accept, ask, make_label
 
@@ -23,7 +22,6 @@ TWO: Step = (
     (ALTERED % "integer", MADE % "blob", FILLED),
     (ALTERED % "bigint", MADE % "bytea", FILLED),
 )
-THREE: Step = (("update label set cost = cost + 1",),) * 2
 BROKEN: Step = tuple((*one, "select no_such_thing") for one in TWO)  # type: ignore[assignment]
 NEWEST = (*STEPS, TWO)
 V_OF = ("m", "1")
@@ -86,12 +84,6 @@ def test_an_older_format_is_refused_with_the_command_until_it_is_asked_for(
     assert upgrade_ledger(filled, backup, steps=NEWEST) == SCHEMA + 1  # nothing is done, nor copied
 
 
-def test_several_steps_are_one_transaction_in_their_order(filled: str, backup: Path) -> None:
-    assert upgrade_ledger(filled, backup, steps=(*NEWEST, THREE)) == SCHEMA
-    assert ask(filled, "select schema from ledger") == [(SCHEMA + 2,)]
-    assert ask(filled, "select min(cost), max(cost) from label") == [(8, 8)]
-
-
 def test_a_step_that_fails_leaves_the_ledger_as_it_was(filled: str, backup: Path) -> None:
     with pytest.raises(LedgerError, match="no_such_thing"):
         upgrade_ledger(filled, backup, steps=(*STEPS, BROKEN))
@@ -121,13 +113,3 @@ def test_a_program_that_has_the_ledger_open_is_refused_after_the_upgrade(filled:
         ledger.roll_up()
     assert ask(filled, "select count(*) from label") == [(21,)]
     ledger.close()
-
-
-def test_the_command_says_the_format_and_makes_no_ledger(filled: str, tmp_path: Path) -> None:
-    done = calib_serve("ledger", "upgrade", filled, tmp_path / "copy")
-    assert (done.exit_code, f"was of format {SCHEMA}, and is of this version's" in done.stdout) == (0, True)
-    assert not (tmp_path / "copy").exists()
-    missing = calib_serve("ledger", "upgrade", tmp_path / "none.db", tmp_path / "copy")
-    assert missing.exit_code != 0
-    assert "there is no ledger" in missing.stderr
-    assert not (tmp_path / "none.db").exists()

@@ -10,7 +10,7 @@ import pytest
 from kept_hosts import BATCH, LABELS_AFTER, Host, V, said, send
 
 from calib_serve.ledger.recovery import recent_recovery
-from calib_serve.receipts import Keyring, KeyTimes, Shadow
+from calib_serve.receipts import Keyring, Shadow
 from calib_serve.receipts.samples import read_samples
 
 pytestmark = pytest.mark.store
@@ -51,7 +51,7 @@ def test_a_keyring_and_the_receipts_that_it_signed(host: Host) -> None:
     ring = Keyring.load(host.folder / "keyring.json")
     day = 86_400.0
     start = 1_790_000_000.0
-    assert ring.times["k1"] == KeyTimes(start - 9 * day, start - 9 * day, start - day)
+    assert ring.demoted == {"k1": start - day}
     assert (ring.active, ring.keys["k2"]) == ("k2", bytes(range(32, 64)))
     receipts = [ring.verify(one, now=host.now) for one in (*host.told["counted"], *host.told["open"])]
     assert [one.key_id for one in receipts] == ["k1"] * 50 + ["k2"] * 70

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from collecting import until
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from real_servers import Server
 from real_watch import RING, make_watch, talk_to
 
-from calib_serve import Artifact, Reporter
+from calib_serve import Artifact
 from calib_serve.artifact import Clause, Contract, LogitMap
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.ledger import Ledger
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
-from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
 from calib_serve.receipts.counters import RegistrySink, SeriesCounts
 from calib_serve.receipts.outbox import Outbox
@@ -261,49 +253,3 @@ def test_over_http_sums_need_a_key_and_another_batch_under_it_is_a_conflict(watc
         assert [send(None), send("a", low=2.0), send("a", nonsense=1)] == [400] * 3
         assert [send("a"), send("a"), send("a", count=3, confidence=2.7)] == [200, 200, 409]
     assert numbers(watch)["segment", ""][0] == 2
-
-
-# --- processes that end ----------------------------------------------------------------------------------
-
-SERVING = """
-import os, sys, time
-from prometheus_client import CollectorRegistry
-from calib_serve import Reporter
-url, spool, keys = sys.argv[1:4]
-reporter = Reporter(3, model="digits", version="1.0", keyring=keys, watch=url, spool=spool,
-                    registry=CollectorRegistry(), flush_seconds=0.1)
-for _ in range(100):
-    reporter.served([[0.1, 0.8, 0.1]])
-print("served", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_worker_that_dies_while_the_watch_is_away_leaves_what_it_counted_to_the_next(
-    tmp_path: Path, how: signal.Signals
-) -> None:
-    Keyring.new().save(tmp_path / "keys.json")
-    server = Server(tmp_path)
-    command = [sys.executable, "-c", textwrap.dedent(SERVING), server.url, str(tmp_path / "spool")]
-    with subprocess.Popen(
-        [*command, str(tmp_path / "keys.json")], stdout=subprocess.PIPE, text=True
-    ) as worker:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "served\n"
-        files = (tmp_path / "spool").rglob
-        until(lambda: any(path.stat().st_size > 10 for path in files("*.db")), what="was anything written")
-        time.sleep(0.5)
-        os.kill(worker.pid, how)
-        worker.wait()
-    with server:
-        options = {"keyring": tmp_path / "keys.json", "watch": server.url, "spool": tmp_path / "spool"}
-        with Reporter(3, model="digits", version="1.0", registry=CollectorRegistry(), **options) as reporter:
-            reporter.served([[0.1, 0.8, 0.1]] * 5)
-            assert reporter.flush() == 0
-            assert reporter.flush() == 0
-        ledger = Ledger(tmp_path / "ledger.db")
-        assert ledger.sums()["digits", "1.0"].predictions.sum() == 105
-        ledger.close()
-    assert not [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]

@@ -46,7 +46,7 @@ def serve(policy, clock, c, *, seconds, at_once=100):
     return tuple(np.concatenate(columns) for columns in zip(*found, strict=True))
 
 
-@given(st.lists(st.floats(0, 1), max_size=30), st.sampled_from(["0.05", "0.7:1,1:0.01", "500/day"]))
+@given(st.lists(st.floats(0, 1), max_size=30), st.sampled_from(["0.05", "500/day"]))
 def test_chances_are_within_their_range_and_their_draws_of_the_same_length(c, text):
     wanted, chance = parse_policy(text).draw(c)
     assert wanted.shape == chance.shape == (len(c),)
@@ -92,8 +92,6 @@ def test_labels_asked_for_by_budget_estimate_the_gap_without_bias():
     "make",
     [
         lambda: LabelPolicy.uniform(0),
-        lambda: LabelPolicy.bands([(0.7, 1.0)]),
-        lambda: LabelPolicy.bands([(0.7, 1.0), (0.7, 0.5), (1.0, 0.1)]),
         lambda: LabelPolicy.budget(0),
         lambda: LabelPolicy.uniform(0.1).draw([1.2]),
         lambda: LabelPolicy.uniform(0.1).draw([float("nan")]),
@@ -104,15 +102,13 @@ def test_impossible_policies_and_confidences_are_refused(make):
         make()
 
 
-@pytest.mark.parametrize("text", ["500/day", "0.05", "0.7:1,1:0.01", "2.5/day", "1"])
+@pytest.mark.parametrize("text", ["500/day", "0.05", "2.5/day", "1"])
 def test_a_policy_is_read_from_text_and_says_the_same(text):
     assert parse_policy(text).text == text
     assert parse_policy(f" {text} ").text == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "often", "0", "5 %", "0.7:1", "0.7:1;1:0.1", "/day", "-5/day", "1:0.1:3", "nan"]
-)
+@pytest.mark.parametrize("text", ["", "often", "0", "5 %", "0.7:1", "/day", "-5/day", "nan"])
 def test_text_that_is_no_policy_is_refused_with_what_to_say(text):
     with pytest.raises(InputError, match="label policy"):
         parse_policy(text)

@@ -77,23 +77,6 @@ def test_every_prediction_of_a_process_is_counted_once(how: str, shared_watch: S
     assert lost == 0, "three times it was said that the watch is slow"
 
 
-def test_a_killed_process_loses_what_it_had_not_sent_and_nothing_else(shared_watch: SharedWatch) -> None:
-    program = """
-reporter = make(url, keyring, flush_seconds=0.05)
-for _ in range(10): reporter.served(P)
-reporter.flush()
-print("sent", flush=True)
-time.sleep(60)
-"""
-    model = shared_watch.model()
-    process = started(program, shared_watch, model)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "sent\n"
-    process.kill()
-    process.communicate()
-    assert shared_watch.total(model) == 20
-
-
 def test_a_process_ends_in_time_though_the_watch_hangs_and_says_what_is_lost(tmp_path: Path) -> None:
     server = Server(tmp_path, models=("digits:1=3",))
     with server:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import Refused
-from calib_serve.ledger import Ledger
-from calib_serve.ledger.intake import Intake
 from calib_serve.receipts import DAY, Keyring
-from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.nonces import NONCE_BYTES
 
 NOW = 1_700_000_000.0
@@ -84,11 +79,6 @@ def test_every_beginning_and_every_lengthening_is_refused() -> None:
         assert reason(text + more) in ("malformed", "bad_signature")
 
 
-@pytest.mark.parametrize("odd", [None, 7, b"bytes", [], {}, "", "=", "\x00", "é" * 50, "A" * 10**6, "\ud800"])
-def test_what_is_no_receipt_at_all_is_malformed(odd: Any) -> None:
-    assert reason(odd) == "malformed"
-
-
 @pytest.mark.server
 def test_nonces_differ_over_processes_that_share_a_seed() -> None:
     read, write = os.pipe()
@@ -103,51 +93,3 @@ def test_nonces_differ_over_processes_that_share_a_seed() -> None:
         raw = pipe.read()
     nonces = {raw[i : i + NONCE_BYTES] for i in range(0, len(raw), NONCE_BYTES)}
     assert len(nonces) == 200
-
-
-def intake(path: Path, **options: Any) -> Intake:
-    models = {("digits", "1.0"): Classes(10, tuple(f"digit {k}" for k in range(10)))}
-    return Intake(RING, Ledger(path, clock=lambda: NOW), models=models, **{"clock": lambda: NOW, **options})
-
-
-@pytest.mark.store
-def test_never_a_count_and_always_a_reason(tmp_path: Path) -> None:
-    home = intake(tmp_path / "ledger")
-    good = token()
-    cases: list[tuple[Any, str | None]] = [
-        ({"receipt": good, "label": 7}, None),
-        ({"receipt": good, "label": 7}, "duplicate"),
-        ({"receipt": good, "label": 3}, "duplicate"),
-        ({"receipt": token(model="letters"), "label": 7}, "unknown_version"),
-        ({"receipt": token(version="2.0"), "label": 7}, "unknown_version"),
-        ({"receipt": token(time=NOW - 31 * DAY), "label": 7}, "expired"),
-        ({"receipt": token(Keyring("k1", {"k1": bytes(32)})), "label": 7}, "bad_signature"),
-        ({"receipt": token(Keyring("gone", {"gone": bytes(32)})), "label": 7}, "unknown_key"),
-        ({"receipt": good[:-1], "label": 7}, "malformed"),
-        *(
-            ({"receipt": token(), "label": odd}, "bad_label")
-            for odd in (10, -1, 1.5, True, None, "cat", [7], {})
-        ),
-        *((odd, "malformed") for odd in (None, 7, "text", [], {}, {"receipt": good}, {"label": 7})),
-    ]
-    outcomes = home.take([item for item, _ in cases]).outcomes
-    assert [outcome.reason for outcome in outcomes] == [wanted for _, wanted in cases]
-    assert all(outcome.message for outcome in outcomes if not outcome.accepted)
-    assert home.ledger.sums()["digits", "1.0"].feedback.n == 1
-    home.ledger.close()
-
-
-@pytest.mark.store
-def test_ten_thousand_concurrent_copies_count_once(tmp_path: Path) -> None:
-    item = {"receipt": token(), "label": 7}
-    homes = [intake(tmp_path / "ledger") for _ in range(4)]  # four connections, as workers have
-    with ThreadPoolExecutor(4) as pool:
-        taken = pool.map(lambda i: homes[i % 4].take([item] * 100).outcomes, range(100))
-    assert sum(outcome.accepted for outcomes in taken for outcome in outcomes) == 1
-    assert homes[0].ledger.sums()["digits", "1.0"].feedback.n == 1
-    for home in homes:
-        home.ledger.close()
-
-
-def raw(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

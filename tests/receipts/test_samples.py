@@ -10,9 +10,7 @@ from command_line import calib_serve
 from calib_serve.artifact import Artifact, Head, LogitMap
 from calib_serve.core.bins import Bins
 from calib_serve.monitor.checks import samples_check
-from calib_serve.monitor.watch import Watch
-from calib_serve.receipts import Keyring, Label, Receipt
-from calib_serve.receipts.batch import ServedPrediction
+from calib_serve.receipts import Label, Receipt
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import softmax
 
@@ -144,19 +142,3 @@ def test_refit_brings_ece_down_after_drift_and_keeps_the_head(tmp_path):
     assert isinstance(new.steps[0], Head)
     assert new.class_names == old.class_names
     assert new.data["refit_of"] == old.fingerprint
-
-
-def test_watch_keeps_samples_that_refit_can_use(tmp_path):
-    z, y = overconfident(np.random.default_rng(0), 400)
-    p = softmax(z)
-    items = [
-        ServedPrediction("m", "1", int(row.argmax()), float(row.max()), logits=tuple(logits))
-        for row, logits in zip(p, z.tolist(), strict=True)
-    ]
-    options = {"samples": tmp_path / "log", "sample_rate": 1.0}
-    with Watch.open({("m", "1"): 4}, keyring=Keyring.new(), ledger=tmp_path / "l.db", **options) as watch:
-        labels = [{"receipt": r, "label": int(k)} for r, k in zip(watch.predictions(items), y, strict=True)]
-        assert all(one.accepted for one in watch.labels(labels))
-    Artifact((LogitMap.temperature(1.0),), method="temperature", classes=4).save(tmp_path / "old")
-    result = refit(tmp_path)
-    assert json.loads(result.stdout)["kept"], result.output

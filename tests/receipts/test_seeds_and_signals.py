@@ -69,10 +69,8 @@ HANDLER = """
 import faulthandler, signal, time
 from prometheus_client import CollectorRegistry
 from calib_serve import Keyring, Reporter
-from calib_serve.receipts import nonces
 
 faulthandler.dump_traceback_later(40, exit=True)
-nonces.PER_EPOCH = 64  # epochs end all the time
 registry = CollectorRegistry()
 one = Reporter(3, model="m", version="1", keyring=Keyring.new(), registry=registry, policy="50/day")
 good, bad, calls, receipts = [[0.7, 0.2, 0.1]] * 3, [[0.7, 0.2, float("nan")]], 0, []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -16,13 +15,11 @@ import calib_serve
 from calib_serve.monitor import TOTALS
 from calib_serve.receipts.series import (
     CONTRACTS,
-    LEDGER_LABELS,
     PUBLISHED,
     SERIES,
     SUMS,
     WATCH,
     WORKERS,
-    Series,
 )
 from calib_serve.torchserve._channel import LINE
 
@@ -93,33 +90,3 @@ def test_every_publisher_adds_up_what_is_declared(published: tuple[Published, Pu
         want = 100 * sum(one.adds(c, 1, 1) for c in CONFIDENCES)
         # Weights that are all 1 are not told: they are the labels' number.
         assert sum(mine) == pytest.approx(0 if one.short == "feedback_weight" else want)
-
-
-def test_the_budget_of_series_in_the_documentation_is_that_of_the_declared_ones() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
-
-    def of_a_version(*declared: Series, windows: int = 1) -> int:
-        """How many one version has, with 15 bins and no incident."""
-        own = {"model", "version", "bin", "window", "reason", "sum", *LEDGER_LABELS}
-        many = {"bin": 15, "window": windows, "reason": 4, "sum": 6}
-        return sum(
-            math.prod(n for label, n in many.items() if label in one.labels)
-            for one in declared
-            if {"model", "version"} <= set(one.labels) <= own and "_incident_" not in one.name
-        )
-
-    of_servers = [one.series for one in PUBLISHED if one.of == "predictions"]
-    by_replicas = (
-        *of_servers,
-        *(one for one in SERIES if one.name in ("calib_reference_share", "calib_invalid_outputs_total")),
-        *WORKERS,
-    )
-    # Predictions are one series here; two shorter windows have three numbers each.
-    watch = of_a_version(*(one for one in SERIES if one not in of_servers), *WATCH) + 1 + 2 * 3
-    for said in (
-        f"| **together, in TorchServe** | **{of_a_version(*SERIES, *WORKERS, windows=4)}** |",
-        f"| **together, in a watch** | **{watch}** |",
-        f"Each replica then keeps {of_a_version(*by_replicas)} series",
-        f"watch {watch}:",
-    ):
-        assert said in page, said

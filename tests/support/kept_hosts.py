@@ -24,7 +24,7 @@ from calib_serve.ledger import Ledger, upgrade_ledger
 from calib_serve.monitor import Detector
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
-from calib_serve.receipts import DAY, Keyring, KeyTimes, Shadow
+from calib_serve.receipts import DAY, Keyring, Shadow
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.samples import SampleLog
 from calib_serve.receipts.sums import Sums
@@ -118,10 +118,7 @@ def write(folder: Path) -> dict[str, Any]:
     """Watch a model: 120 predictions, 85 labels of two sources, a drift; what is to be said of it."""
     now = [START]
     keys = {"k1": bytes(range(32)), "k2": bytes(range(32, 64))}
-    times = {
-        "k1": KeyTimes(START - 9 * DAY, START - 9 * DAY, START - DAY),
-        "k2": KeyTimes(START - DAY, START - DAY),
-    }
+    times = {"k1": START - DAY}
     old = Keyring("k1", keys, times)
     old.save(folder / "keyring.json")
     receipts: list[str] = []

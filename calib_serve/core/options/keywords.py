@@ -227,27 +227,22 @@ class FeedbackKeywords(TypedDict, total=False):
 
 
 class LabelKeywords(TypedDict, total=False):
-    batch: int
     by: Literal["id", "name"] | None
     id_column: str | None
     label_column: str
     receipt_column: str | None
     refused: str | Path | None
     replaces: bool
-    tries: int
     url: str
 
 
 class CollectKeywords(TypedDict, total=False):
-    batch: int
     by: Literal["id", "name"] | None
-    every: float
     id_column: str | None
     label_column: str
     receipt_column: str | None
     replaces: bool
-    settle: float
-    state: str | Path
+    url: str
     wait: Any
 
 

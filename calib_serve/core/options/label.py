@@ -1,17 +1,21 @@
-"""Options of sending labels: those of a file, or of a folder, bucket or topic as they come."""
+"""Options of sending labels: those of a file, or of a topic as they come."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.core.options.base import PYTHON, Checked, check, check_positive
-
-_MOST_LABELS = 10_000  # that the watch takes in one request
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import PYTHON, Checked
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelColumns(Checked):
-    """How labels are read."""
+    """How labels are read; ``model`` and ``segment`` are read where they are there.
+
+    >>> LabelColumns(id_column="order_id", label_column="outcome").names
+    {'id': 'order_id', 'label': 'outcome', 'model': 'model', 'by': 'by', 'segment': 'segment'}
+    """
 
     receipt_column: Annotated[str | None, PYTHON] = None
     """The column, or field, of receipts; by default receipt, where there is one."""
@@ -22,53 +26,46 @@ class LabelColumns(Checked):
     by: Literal["id", "name"] | None = None
     """What labels are: by default names, else ids, and refused where both."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class SendLimits(Checked):
-    """How labels are sent."""
-
-    batch: Annotated[int, PYTHON] = 1000
-    """Labels a request."""
-    replaces: bool = False
-    """They count in the place of other labels of their predictions; the token needs the scope correct."""
-
     def _check(self) -> None:
-        check(1 <= self.batch <= _MOST_LABELS, "batch", f"must be 1 to {_MOST_LABELS}, got {self.batch}")
+        if len(set(self.asked)) < len(self.asked) or "" in self.asked:
+            raise InputError(f"receipt, id and label are columns of their own, got {self.asked}")
+
+    @property
+    def asked(self) -> list[str]:
+        """The columns that are named."""
+        return [one for one in (self.receipt_column, self.id_column, self.label_column) if one is not None]
+
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """The column of each field."""
+        of = {"receipt": self.receipt_column, "id": self.id_column}
+        if self.receipt_column is self.id_column is None:
+            of = {name: name for name in ("receipt", "id") if name != self.label_column}
+        found = {name: column for name, column in of.items() if column} | {"label": self.label_column}
+        return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelOptions(LabelColumns, SendLimits):
-    """Options of ``send_label_file``."""
+class SentLabels(LabelColumns):
+    """How labels are read, and where they are sent."""
 
     url: str = "http://127.0.0.1:9300/v1/labels"
     """The address that takes labels."""
-    refused: str | Path | None = None
-    """Of a file: write refused rows here, JSON lines with the reason, to be mended and sent again."""
-    tries: Annotated[int, PYTHON] = 7
-    """How often a request is tried."""
-
-    def _check(self) -> None:
-        check(self.tries >= 1, "tries", f"must be 1 or more, got {self.tries}")
+    replaces: bool = False
+    """They count in the place of other labels of their predictions; the token needs the scope correct."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FollowOptions(Checked):
-    """How a folder, bucket or topic is followed; in Python ``wait`` is also seconds."""
+class LabelOptions(SentLabels):
+    """Options of ``send_label_file``."""
+
+    refused: str | Path | None = None
+    """Of a file: write refused rows here, JSON lines with the reason, to be mended and sent again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(SentLabels):
+    """Options of ``Collector``; in Python ``wait`` is also seconds."""
 
     wait: Any = "10m"
     """For how long a label waits for its prediction to be known: 90s, 10m or 6h."""
-    state: str | Path = Path("collect.db")
-    """The file that says which files were read."""
-    settle: float = 5
-    """Seconds for which a file must not have changed."""
-    every: Annotated[float, PYTHON] = 5
-    """Seconds between two looks for files."""
-
-    def _check(self) -> None:
-        check_positive("every", self.every)
-        check(self.settle >= 0, "settle", f"must be 0 or more, got {self.settle:g}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectOptions(LabelColumns, SendLimits, FollowOptions):
-    """Options of ``Collector`` and ``open_source``."""

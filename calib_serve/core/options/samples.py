@@ -15,7 +15,7 @@ class SampleOptions(Checked):
     """Options of the label budget, and of kept logits and labels, to refit on."""
 
     label_budget: Any = ""
-    """Labels to ask for of predictions signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
+    """Labels to ask for of predictions signed here: 500/day, or a rate 0.05."""
     samples: Any = None
     """Keep logits and labels in this folder, to refit on; by default none are kept."""
     sample_rate: float = 0.1

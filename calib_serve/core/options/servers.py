@@ -169,7 +169,7 @@ class GatewayOptions(WebOptions):
     ledger: str | None = None
     """Count in this process instead: a file, or postgresql://HOST/DATABASE."""
     label_budget: str = ""
-    """Which labels this gateway asks for: 500/day, 0.05, or 0.7:1,1:0.01; by default all."""
+    """Which labels this gateway asks for: 500/day, or 0.05; by default all."""
     samples: str | None = None
     """Keep a tenth of logits, and their labels, in this folder, to refit on; with ledger."""
     port: int = 8080

@@ -1,97 +1,99 @@
-"""Labels in a row of a table, or in a message of JSON; bad ones become dead letters, each alone."""
+"""Labels of a file or of a message, row by row; bad ones become dead letters, each alone.
+
+Files are CSV, Parquet or JSON lines, and are streamed: a row, or a thousand of Parquet, at a time.
+"""
 
 from __future__ import annotations
 
-import functools
+import base64
+import csv
+import io
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
+from calib_serve.core.data_files import check_header, open_parquet
 from calib_serve.core.errors import InputError, Refused
-from calib_serve.core.names import By, shown
+from calib_serve.core.files import short_lines
+from calib_serve.core.names import shown
 from calib_serve.core.options.label import LabelColumns
-from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts import read_json
 
 _LONGEST = 10_000  # characters of a text: a receipt has a tenth of that
+_LONGEST_PACKED = 1 << 16  # bytes of a text of Parquet, before it is unpacked
+_LINE = 1 << 20  # bytes, or characters
+
+_Rows = Iterator["dict[str, Any] | list[str]"]
+"""By column, or the cells of a row that has more or fewer than the header."""
+
+# How files begin that are called .csv and are none.
+_OTHERS = {
+    b"\x1f\x8b": "compressed; unpack it",
+    b"PK": "an archive or a workbook; save the table as CSV",
+    b"\xff\xfe": "UTF-16; save it as UTF-8",
+    b"\xfe\xff": "UTF-16; save it as UTF-8",
+    b"PAR1": "Parquet; let its name end with .parquet",
+}
 
 
 @dataclass(frozen=True)
-class LabelFields:
-    """Names of columns, or fields, of labels.
-
-    ``model`` and ``segment`` are read where they are there.
+class DeadLetter:
+    """A label that cannot be counted.
 
     Args:
-        receipt: Receipt of the prediction; without it and ``id`` both names are looked for.
-        id: The user's own name of the prediction.
-        label: True class.
-        by: "id" or "name": what labels are; None: what a column ``by`` says, and the watch refuses labels
-            that may be both.
-
-    Raises:
-        InputError: Where a column has two roles.
-
-    >>> LabelFields(id="order_id", label="outcome").names
-    {'id': 'order_id', 'label': 'outcome', 'model': 'model', 'by': 'by', 'segment': 'segment'}
+        reason: Reason of a refused label, or "unreadable" of a file.
+        message: The same in words.
+        where: The place that it came from.
+        item: Value of its JSON, where it has one.
+        content: Bytes as they came; None: ``item`` says it.
+        time: Seconds since 1970.
     """
 
-    receipt: str | None = None
-    id: str | None = None
-    label: str = "label"
-    by: By | None = None
+    reason: str
+    message: str
+    where: str
+    item: Any = None
+    content: bytes | None = None
+    time: float = field(default_factory=time.time)
 
-    def __post_init__(self) -> None:
-        if len(set(self._asked)) < len(self._asked) or "" in self._asked:
-            raise InputError(f"receipt, id and label are columns of their own, got {self._asked}")
+    def json(self) -> bytes:
+        """Write a line of JSON: a label and a field ``dead``, which readers of labels pass over."""
+        dead = {"reason": self.reason, "message": self.message, "where": self.where, "time": self.time}
+        found: dict[str, Any] = {"item": self.item}
+        if self.content is not None:
+            found = _content(self.content)
+        elif isinstance(self.item, dict):
+            found = self.item
+        # A table may hold what JSON has no form for, such as a time.
+        return json.dumps({**found, "dead": dead}, default=str).encode()
 
-    @classmethod
-    def of(cls, options: LabelColumns) -> LabelFields:
-        """Read the names of columns in the options."""
-        return cls(
-            receipt=options.receipt_column,
-            id=options.id_column,
-            label=options.label_column,
-            by=options.by,
+
+def _content(content: bytes) -> dict[str, str]:
+    try:
+        return {"content": content.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def _check_columns(columns: LabelColumns, there: Sequence[str], name: str) -> None:
+    """Raise InputError where the table called ``name`` lacks a column that is needed."""
+    lack = [one for one in columns.asked if one not in there]
+    either = [columns.names[one] for one in ("receipt", "id") if one in columns.names]
+    if not set(either) & set(there):
+        lack = [" or ".join(either), *(one for one in lack if one not in either)]
+    if lack:
+        raise InputError(
+            f"{name} has no column {', '.join(lack)}, it has {', '.join(map(shown, there))}"[:400]
+            + "; name yours: --column id=NAME (id_column=), receipt=NAME, label=NAME"
         )
 
-    @property
-    def _asked(self) -> list[str]:
-        return [one for one in (self.receipt, self.id, self.label) if one is not None]
 
-    @functools.cached_property
-    def names(self) -> dict[str, str]:
-        """The column of each field."""
-        of = {"receipt": self.receipt, "id": self.id}
-        if self.receipt is self.id is None:
-            of = {name: name for name in ("receipt", "id") if name != self.label}
-        found = {name: column for name, column in of.items() if column} | {"label": self.label}
-        return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
-
-    def check(self, there: Sequence[str], name: str) -> None:
-        """Check that a table has these columns.
-
-        Args:
-            there: Names of its columns.
-            name: Name of the table, for errors.
-
-        Raises:
-            InputError: Where it lacks one.
-        """
-        lack = [one for one in self._asked if one not in there]
-        either = [self.names[one] for one in ("receipt", "id") if one in self.names]
-        if not set(either) & set(there):
-            lack = [" or ".join(either), *(one for one in lack if one not in either)]
-        if lack:
-            raise InputError(
-                f"{name} has no column {', '.join(lack)}, it has {', '.join(map(shown, there))}"[:400]
-                + "; name yours: --column id=NAME (id_column=), receipt=NAME, label=NAME"
-            )
-
-
-USUAL = LabelFields()
+USUAL = LabelColumns()
 """receipt or id, and label."""
 
 
@@ -103,7 +105,7 @@ class LabelRow(NamedTuple):
     dead: list[DeadLetter]
 
 
-def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> LabelRow:
+def read_label_message(content: bytes | None, where: str, columns: LabelColumns = USUAL) -> LabelRow:
     """Read a label, or a list of them, of JSON.
 
     >>> read_label_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
@@ -119,7 +121,7 @@ def read_label_message(content: bytes | None, where: str, columns: LabelFields =
     )
 
 
-def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> LabelRow:
+def read_label(item: Any, where: str, columns: LabelColumns = USUAL) -> LabelRow:
     """Read one label; an invalid one is not sent, as its whole batch would be refused for it."""
     if not isinstance(item, Mapping):
         told = 'a label is an object, such as {"id": "order-17", "label": 3}'
@@ -202,3 +204,112 @@ def _class(value: Any, by: Any) -> Any:
     if isinstance(whole, (float, Decimal)):
         raise Refused("bad_label", f"a label is a class id or a class name, got {str(value)[:40]}")
     return whole
+
+
+def _table(rows: _Rows, path: Path, columns: LabelColumns) -> Iterator[LabelRow]:
+    number = 0
+    try:
+        for number, row in enumerate(rows, 1):
+            where = f"{path} row {number}"
+            if isinstance(row, dict):
+                yield read_label(row, where, columns)
+            else:
+                told = f"it has {len(row)} cells, the header has others; a text with a comma needs quotes"
+                yield LabelRow(where, [], [DeadLetter("malformed", told, where, item=row)])
+    except InputError as error:
+        where = f"{path} behind row {number}"
+        yield LabelRow(where, [], [DeadLetter("unreadable", str(error), where, item={"file": str(path)})])
+
+
+def _csv(path: Path) -> tuple[list[str], _Rows]:
+    lines = _cells(path)
+    names = next(lines, [])
+    check_header(path, names)
+
+    def rows() -> _Rows:
+        for cells in lines:
+            if len(cells) == len(names):
+                yield dict(zip(names, cells, strict=True))
+            elif cells:
+                yield cells
+
+    return names, rows()
+
+
+def _cells(path: Path) -> Iterator[list[str]]:
+    try:
+        with path.open("rb") as file:
+            begin = file.peek(4)
+            if other := next((told for mark, told in _OTHERS.items() if begin.startswith(mark)), ""):
+                raise InputError(f"{path} is {other}")
+            # One text of another encoding spoils its own row, and that only if it is read.
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            yield from csv.reader(short_lines(text, path, limit=_LINE), strict=True)
+    except csv.Error as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _parquet(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
+    # As a dictionary, a long text that is named in every row stays one text.
+    file = open_parquet(path, texts=columns)
+    names = list(file.schema_arrow.names)
+    return names, _parquet_rows(path, file, [name for name in columns if name in names])
+
+
+def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
+    from pyarrow import ArrowException, compute, types  # noqa: PLC0415 - an optional extra
+
+    try:
+        with file:
+            for batch in file.iter_batches(1_000, columns=columns):
+                for column in (one for one in batch.columns if types.is_dictionary(one.type)):
+                    if (compute.max(compute.binary_length(column.dictionary)).as_py() or 0) > _LONGEST_PACKED:
+                        raise InputError(f"{path} holds a text of more than {_LONGEST_PACKED} bytes")
+                yield from batch.to_pylist()
+    except InputError:
+        raise
+    except (ArrowException, OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _lines(path: Path, columns: LabelColumns) -> Iterator[LabelRow]:
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(_LINE):
+            number += 1
+            where = f"{path} line {number}"
+            if not line.endswith(b"\n") and len(line) == _LINE:
+                told, reason, ends = f"a line of more than {_LINE} bytes", "malformed", _ends(file)
+                if not ends:
+                    told, reason = f"{told}, whose end was not found: what follows was not read", "unreadable"
+                yield LabelRow(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
+                if not ends:
+                    return
+            elif line.strip():
+                yield read_label_message(line, where, columns)
+            else:
+                yield LabelRow(where, [], [])
+
+
+def _ends(file: IO[bytes]) -> bool:
+    """Skip the rest of a line; False where it is endless, as a device's is."""
+    for _ in range((64 << 20) // _LINE):
+        more = file.readline(_LINE)
+        if not more or more.endswith(b"\n"):
+            return True
+    return False
+
+
+def read_label_rows(path: Path, columns: LabelColumns = USUAL) -> Iterator[LabelRow]:
+    """Read the rows of a file; InputError at once where it is no table of labels.
+
+    Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
+    .parquet nor .jsonl or .ndjson is read as CSV, once and in order, so it may be a pipe. OSError is not
+    wrapped.
+    """
+    kind = path.suffix.lower()
+    if kind in (".jsonl", ".ndjson"):
+        return _lines(path, columns)
+    names, rows = _parquet(path, list(columns.names.values())) if kind == ".parquet" else _csv(path)
+    _check_columns(columns, names, str(path))
+    return _table(rows, path, columns)

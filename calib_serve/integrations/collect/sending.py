@@ -12,10 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from calib_serve.core.errors import InputError, Rejected
 from calib_serve.core.files import write_atomically
 from calib_serve.core.options.base import changed
-from calib_serve.core.options.label import LabelOptions, SendLimits
-from calib_serve.integrations.collect.reading import LabelFields
-from calib_serve.integrations.collect.source import DeadLetter
-from calib_serve.integrations.collect.tables import read_label_rows
+from calib_serve.core.options.label import LabelColumns, LabelOptions, SentLabels
+from calib_serve.integrations.collect.reading import DeadLetter, read_label_rows
 from calib_serve.receipts import in_batches, post_batch, row_size
 
 if TYPE_CHECKING:
@@ -26,6 +24,9 @@ if TYPE_CHECKING:
 SETTLED = frozenset({"duplicate", "not_wanted"})
 """Why a label is refused where nobody has to look."""
 
+BATCH = 1000
+"""Labels of a request."""
+
 _TOO_MUCH = (400, 413, 422)  # of a batch: then one of its labels is to blame, or there are too many
 
 Outcomes = list[dict[str, Any]]
@@ -33,30 +34,31 @@ Outcomes = list[dict[str, Any]]
 
 @dataclass
 class Sent:
-    """The outcomes of labels.
+    """The outcomes of labels; safe to read at any time.
 
     Args:
         accepted: Number of counted ones.
         held: Number of those that wait in the watch for a day, until it is told of their model version.
         refused: Number of refused ones by reason.
-        first: First few rows that a person must look at; all are in the file of the refused.
+        wrong: Number of refused ones that a person must look at: they are dead letters.
+        waiting: Number of those that wait here to be tried again.
+        first: First few dead letters; all are in the file of the refused, or their topic.
     """
 
     accepted: int = 0
     held: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    wrong: int = 0
+    waiting: int = 0
     first: list[DeadLetter] = field(default_factory=list)
-
-    @property
-    def wrong(self) -> int:
-        """The number of rows that a person must look at."""
-        return sum(count for reason, count in self.refused.items() if reason not in SETTLED)
 
     def __str__(self) -> str:
         """A summary for people."""
         refused = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
-        held = f"; {self.held} wait for their model version to be watched" if self.held else ""
-        return f"{self.accepted} counted{held}" + (f"; refused: {refused}" if refused else "")
+        told = [f"{self.accepted} counted"]
+        told += [f"{self.held} wait for their model version to be watched"] * bool(self.held)
+        told += [f"refused: {refused}"] * bool(refused) + [f"{self.waiting} wait"] * bool(self.waiting)
+        return "; ".join(told)
 
     def named(self, refused: str | Path | None = None) -> list[str]:
         """The first rows that a person must look at, a line each, and where the others are."""
@@ -66,6 +68,28 @@ class Sent:
         elif self.wrong > len(self.first):
             told.append(f"and {self.wrong - len(self.first)} more, which --refused FILE writes")
         return told
+
+    def note(self, outcome: dict[str, Any], settled: frozenset[str] = SETTLED) -> bool:
+        """Count the outcome of a label; whether it is settled, else it is a dead letter.
+
+        Args:
+            outcome: As the watch told it.
+            settled: Reasons of refusals that settle a label.
+        """
+        if outcome["accepted"]:
+            self.held += bool(outcome.get("held"))
+            self.accepted += not outcome.get("held")
+            return True
+        if (reason := str(outcome["reason"])) in settled:
+            self.refused[reason] += 1
+        return reason in settled
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Count a dead letter."""
+        self.refused[letter.reason] += 1
+        self.wrong += 1
+        if len(self.first) < 10:  # rows that are named where no file is asked for
+            self.first.append(letter)
 
 
 class _Label(NamedTuple):
@@ -90,33 +114,35 @@ def send_label_file(
         options: A ``LabelOptions``; keywords replace its fields.
         token: A token of the scope label, where the watch asks for one.
         progress: Called with how many rows were read, and of how many, where that is known.
-        **keywords: Fields of ``LabelOptions``: ``batch``, ``by``, ``id_column``, ``label_column``,
-            ``receipt_column``, ``refused``, ``replaces``, ``tries``, ``url``.
+        **keywords: Fields of ``LabelOptions``: ``by``, ``id_column``, ``label_column``, ``receipt_column``,
+            ``refused``, ``replaces``, ``url``.
 
     Raises:
         InputError: Where the file is no table of labels.
         ServerError: Where a request failed or was refused as a whole; then no file of the refused is written.
     """
     asked = changed(options or LabelOptions(), keywords, send_label_file)
-    columns, url, tries = LabelFields.of(asked), asked.url, asked.tries
-    sent = Sent()
+    sent, done = Sent(), 0
+
+    def post(rows: list[dict[str, Any]]) -> Outcomes:
+        return post_batch(asked.url, of_batch(rows, asked), token=token).items
+
     try:
         with _lines_of(asked.refused) as file:
-            labels = _labels(Path(path), columns, lambda letter: _refuse(sent, letter, file))
-            done = 0
-            for some in in_batches(labels, lambda one: row_size(one.row), most=asked.batch):
-                outcomes = post_in_parts(
-                    lambda rows: post_batch(url, of_batch(rows, asked), token=token, tries=tries).items,
-                    [one.row for one in some],
-                )
+
+            def bury(letter: DeadLetter) -> None:
+                sent.bury(letter)
+                if file is not None:
+                    file.write(letter.json() + b"\n")
+
+            for some in in_batches(
+                _labels(Path(path), asked, bury), lambda one: row_size(one.row), most=BATCH
+            ):
+                outcomes = post_in_parts(post, [one.row for one in some])
                 for one, outcome in zip(some, outcomes, strict=True):
-                    if outcome.get("held"):
-                        sent.held += 1
-                    elif outcome["accepted"]:
-                        sent.accepted += 1
-                    else:
+                    if not sent.note(outcome):
                         why, told = str(outcome["reason"]), str(outcome.get("message", ""))
-                        _refuse(sent, DeadLetter(why, told, one.where, item=one.row), file)
+                        bury(DeadLetter(why, told, one.where, item=one.row))
                 done += len(some)
                 progress(done, None)
     except OSError as error:
@@ -124,22 +150,12 @@ def send_label_file(
     return sent
 
 
-def _labels(path: Path, columns: LabelFields, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
-    for row in read_label_rows(path, columns=columns):
+def _labels(path: Path, columns: LabelColumns, bury: Callable[[DeadLetter], None]) -> Iterator[_Label]:
+    for row in read_label_rows(path, columns):
         for letter in row.dead:
-            refuse(letter)
+            bury(letter)
         for label in row.labels:
             yield _Label(label, row.where)
-
-
-def _refuse(sent: Sent, letter: DeadLetter, file: IO[bytes] | None) -> None:
-    sent.refused[letter.reason] += 1
-    if letter.reason in SETTLED:
-        return
-    if len(sent.first) < 10:  # rows that are named where no file is asked for
-        sent.first.append(letter)
-    if file is not None:
-        file.write(letter.json() + b"\n")
 
 
 @contextmanager
@@ -152,7 +168,7 @@ def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-def of_batch(rows: Sequence[dict[str, Any]], options: SendLimits) -> dict[str, Any]:
+def of_batch(rows: Sequence[dict[str, Any]], options: SentLabels) -> dict[str, Any]:
     """The body of a request with these rows."""
     return {"items": rows, "replaces": True} if options.replaces else {"items": rows}
 
