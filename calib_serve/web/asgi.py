@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import changed
-from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import Watch
 from calib_serve.web.app import create_app
+from calib_serve.web.guard import LOOPBACK
 from calib_serve.web.tokens import Tokens
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.core.options.keywords import AppKeywords
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -33,12 +27,9 @@ class WatchMiddleware:
         app: The application.
         watch: The watch, which stays yours to close.
         path: Where it answers.
-        options: An ``AppOptions``; keywords replace its fields.
         tokens: Who may use it, as in ``calib_serve.create_app``.
         hosts: The names it answers to, as in ``calib_serve.create_app``.
         registry: A ``CollectorRegistry`` for the metrics; by default one of its own.
-        **keywords: Fields of ``AppOptions``: ``allowed_hosts``, ``max_megabytes``, ``max_versions``,
-            ``max_waiting``, ``runbooks``, ``token_file``.
     """
 
     def __init__(
@@ -47,17 +38,14 @@ class WatchMiddleware:
         *,
         watch: Watch,
         path: str = "/calibration",
-        options: AppOptions | None = None,
         tokens: Tokens = (),
-        hosts: Sequence[str] = (),
+        hosts: Sequence[str] = LOOPBACK,
         registry: Any = None,
-        **keywords: Unpack[AppKeywords],
     ) -> None:
-        options = changed(options or AppOptions(), keywords, WatchMiddleware)
         if not path.startswith("/") or path.endswith("/"):
             raise InputError(f"path begins with / and does not end with it, got {path!r}")
         self._app, self._path = app, path
-        self._watch: App = create_app(watch, options, tokens=tokens, hosts=hosts, registry=registry)
+        self._watch: App = create_app(watch, tokens=tokens, hosts=hosts, registry=registry)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one connection, request or lifespan."""

@@ -270,37 +270,28 @@ class WatchKeywords(DriftKeywords, total=False):
     ttl_days: float
 
 
-class AppKeywords(TypedDict, total=False):
-    allowed_hosts: Sequence[str]
-    max_megabytes: float
-    max_versions: int
-    max_waiting: int
-    runbooks: str
-    token_file: str | Path | None
-
-
 class ListenKeywords(TypedDict, total=False):
     host: str
-    max_connections: int
     port: int
-    request_seconds: float
-    root_path: str
     tls_cert: str | Path | None
     tls_key: str | Path | None
 
 
-class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
+class GatewayKeywords(ListenKeywords, total=False):
+    allowed_hosts: Sequence[str]
     grpc_port: int | None
     grpc_upstream: str | None
     keyring: Any
     label_budget: str
     ledger: str | None
     log_format: Literal["text", "json"]
+    max_megabytes: float
     output: Sequence[str]
     samples: str | None
     scores: Sequence[str]
     shadow: Sequence[str]
     timeout: float
+    token_file: str | Path | None
     trust_headers: bool
     upstream: str
     watch: Any
