@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color
@@ -33,9 +32,8 @@ from calib_serve.metrics import (
 )
 from calib_serve.report.plot import (
     LINES,
-    colors_on,
+    PALETTE,
     drawing,
-    is_dark,
     legend_beside,
     plot_decision_curve,
     plot_histogram,
@@ -96,8 +94,7 @@ class _Display(ABC, Generic[Data]):
             name: Entry in the legend; that of the display by default.
             color: By default the first that no line there has.
         """
-        dark = is_dark(mpl.rcParams["axes.facecolor"])
-        with drawing(dark=dark) if ax is None else nullcontext():
+        with drawing() if ax is None else nullcontext():
             if ax is None:
                 # pyplot, as notebooks show its figures automatically.
                 import matplotlib.pyplot as plt  # noqa: PLC0415
@@ -424,9 +421,9 @@ def _next_color(ax: Axes) -> str:
 
     The diagonal and the target are grey.
     """
-    used, colors = [line.get_color() for line in ax.lines], colors_on(ax)
-    free = [name for name in LINES if not any(same_color(colors[name], one) for one in used)]
-    return colors[free[0] if free else LINES[0]]
+    used = [line.get_color() for line in ax.lines]
+    free = [name for name in LINES if not any(same_color(PALETTE[name], one) for one in used)]
+    return PALETTE[free[0] if free else LINES[0]]
 
 
 def _scores(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> Scores:

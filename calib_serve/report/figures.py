@@ -20,7 +20,6 @@ from calib_serve.report.plot import (
     drawing,
     inline_svg,
     legend_beside,
-    plot_bin_counts,
     plot_decision_curve,
     plot_density,
     plot_risk_coverage,
@@ -92,7 +91,7 @@ def pictures(sides: Sequence[ComparedClassifier]) -> tuple[Picture, ...]:
     with drawing():
         smooth = (_smooth,) if sides[-1].smooth is not None else ()
         benefit = (_benefit,) if sides[-1].benefit is not None else ()
-        makers = (*smooth, *benefit, _histograms, _densities, _risk, _bin_counts)
+        makers = (*smooth, *benefit, _histograms, _densities, _risk)
         return tuple(make(sides) for make in makers)
 
 
@@ -331,35 +330,3 @@ def _say_benefit(name: str, curve: DecisionCurve) -> str:
     ends = zip(curve.model, curve.over_all, strict=True)
     sure = sum(model.low > 0 and over.low > 0 for model, over in ends)
     return f"{name}: surely better than all and none at {sure} of {len(curve.thresholds)} thresholds."
-
-
-def _bin_counts(sides: Sequence[ComparedClassifier]) -> Picture:
-    figure, axes = _figure(3.6)
-    for side in sides:
-        plot_bin_counts(axes, side.bin_counts, color=PALETTE[side.color], label=side.name)
-    figure.legend(loc="outside lower center", ncols=2)
-    rows = [
-        (side.name, str(count), percent(wide, 2), percent(mass, 2), percent(floor, 2))
-        for side in sides
-        for count, wide, mass, floor in zip(
-            side.bin_counts.bins,
-            side.bin_counts.equal_width,
-            side.bin_counts.equal_mass,
-            side.bin_counts.noise_floor,
-            strict=True,
-        )
-    ]
-    return Picture(
-        "bins",
-        "How much of the ECE is its binning?",
-        "The same predictions, binned more and more finely. Where a solid line comes near its dotted one, "
-        "the ECE is what chance alone would give.",
-        " ".join(
-            f"{side.name}: between {percent(side.bin_counts.equal_width.min(), 2)} and "
-            f"{percent(side.bin_counts.equal_width.max(), 2)} over {side.bin_counts.bins.min()} to "
-            f"{side.bin_counts.bins.max()} equal-width bins."
-            for side in sides
-        ),
-        figure,
-        Table("ECE by bins", ("model", "bins", "equal width", "equal mass", "if calibrated"), rows),
-    )

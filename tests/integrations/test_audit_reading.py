@@ -69,7 +69,7 @@ def test_a_confidence_that_no_predicted_class_has_is_refused_with_the_option(aud
 def test_the_probability_of_a_class_is_measured_against_that_class(audited: Audited, event: Any) -> None:
     p = P if int(event) else 1 - P
     for log in ({"predicted": PREDICTED, "confidence": p}, {"confidence": p}):
-        found = audited(log, Y, confidence_of=event, ranks=True)
+        found = audited(log, Y, confidence_of=event)
         told = found.as_dict()["total"]
         came = int(event) == Y
         assert told["labelled"]["ece"] == pytest.approx(ece(p, came), abs=1e-12)

@@ -111,15 +111,10 @@ class AuditKeywords(TypedDict, total=False):
     engine: str | None
     every: Any
     ignore_label: Any
-    memory: str
     missing: Literal["chance", "unknown"]
     outputs: Literal["probabilities", "percent", "log_probs"] | None
-    password_file: str | Path | None
-    ranks: bool
     since: Any
     skip_invalid: bool
-    temporary: str | Path | None
-    threads: int | None
     tolerance: float
     unique_ids: bool
     until: Any
