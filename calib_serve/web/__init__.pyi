@@ -1,7 +1,6 @@
 """The watcher over HTTP: labels and predictions in, metrics and a page out."""
 
 from calib_serve.web.app import create_app as create_app
-from calib_serve.web.asgi import WatchMiddleware as WatchMiddleware
 from calib_serve.web.bodies import Full as Full
 from calib_serve.web.bodies import TooLarge as TooLarge
 from calib_serve.web.bodies import Waiting as Waiting

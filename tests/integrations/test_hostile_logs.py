@@ -176,11 +176,6 @@ def test_columns_of_odd_names_and_groups_of_odd_values(audited: Audited) -> None
     assert counts == {odd[0]: 1, odd[1]: 1, "": 2, "other": 1, "NULL": 1}  # no value is none, too
 
 
-def test_groups_may_have_the_names_of_our_own_columns(audited: Audited) -> None:
-    found = audited({"bin": ["a", "b"], "rows": [1, 2], "label": ["x", "y"]}, by=["bin", "rows", "label"])
-    assert [tuple(one.by.values()) for one in found.measured] == [("a", "1", "x"), ("b", "2", "y")]
-
-
 def test_folders_and_patterns_are_one_log(tmp_path: Path) -> None:
     logs = some_logs(900)
     for part in range(3):

@@ -59,11 +59,6 @@ def assert_same(found, expected) -> None:
     np.testing.assert_allclose(found.of_logits(z), expected.of_logits(z), rtol=0, atol=1e-12)
 
 
-def test_the_copies_are_such_that_groups_matter():
-    z = held_out(GroupKFold(5))
-    assert calibrated(z).selection.scores != calibrated(z, groups=None).selection.scores
-
-
 @pytest.mark.parametrize("routing", [False, True])
 @pytest.mark.parametrize(
     "cv", [GroupKFold(4), StratifiedGroupKFold(4), 4], ids=["groups", "classes", "number"]
@@ -100,26 +95,6 @@ def test_a_search_hands_groups_on_to_a_number_of_folds():
         found = search.fit(X, Y, groups=GROUPS).best_estimator_
         alone = CalibratedClassifier(cv=4).fit(X, Y, groups=GROUPS)
     assert_same(found.artifact_, alone.artifact_)
-
-
-def test_groups_under_another_name_are_groups():
-    with sklearn.config_context(enable_metadata_routing=True):
-        cv = GroupKFold(4).set_split_request(groups="who")
-        named = CalibratedClassifier(LogisticRegression(), cv=cv).fit(X, Y, who=GROUPS)
-        plain = CalibratedClassifier(LogisticRegression(), cv=GroupKFold(4)).fit(X, Y, groups=GROUPS)
-    assert_same(named.artifact_, plain.artifact_)
-
-
-@pytest.mark.parametrize("routing", [False, True])
-def test_a_search_inside_gets_the_groups_too(routing):
-    inner = GridSearchCV(LogisticRegression(), {"C": [0.1, 10]}, cv=GroupKFold(3))
-    with sklearn.config_context(enable_metadata_routing=routing):
-        model = CalibratedClassifier(inner, cv=GroupKFold(4)).fit(X, Y, groups=GROUPS)
-    alone = inner.fit(X, Y, groups=GROUPS)
-    assert (
-        model.estimator_.cv_results_["mean_test_score"].tolist()
-        == alone.cv_results_["mean_test_score"].tolist()
-    )
 
 
 @pytest.mark.parametrize("routing", [False, True])
@@ -202,9 +177,3 @@ def test_a_series_of_rows_in_another_order_is_refused(what, kept):
     given[what] = given[what].set_axis(given[what].index + 10_000) if kept else given[what].sort_index()
     with pytest.raises(InputError, match=rf"index of {what}.*X.index.*to_numpy"):
         CalibratedClassifier(cv=4).fit(x, **given)
-
-
-def test_a_shuffled_frame_beside_a_new_index_is_refused_as_both_readings_are_possible():
-    x = pd.DataFrame(X).sample(frac=1, random_state=0)
-    with pytest.raises(InputError, match="index of y"):
-        CalibratedClassifier(cv=4).fit(x, pd.Series(Y))

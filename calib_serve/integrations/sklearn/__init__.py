@@ -1,4 +1,4 @@
-"""Calibration inside scikit-learn: a classifier with calibrated probabilities; it passes ``check_estimator``."""
+"""Calibration inside scikit-learn: a classifier with calibrated probabilities, which passes its checks."""
 
 from calib_serve.core.errors import MissingDependency
 
