@@ -280,6 +280,7 @@ def plot_risk_coverage(
         width: Of the line, in points.
     """
     color = color or PALETTE["after"]
+    highest = axes.get_ylim()[1] if axes.lines else 0.0  # of another model
     axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
     found = data.abstention
     if marked and found.answered:
@@ -300,7 +301,7 @@ def plot_risk_coverage(
     )
     # The rate of the first few answers is too noisy to scale the axis.
     settled = data.risk[data.coverage > 0.05]
-    axes.set_ylim(0, max(1.15 * float(settled.max(initial=0)), 1.6 * data.target))
+    axes.set_ylim(0, max(highest, 1.15 * float(settled.max(initial=0)), 1.6 * data.target))
     _percent(axes, x=True)
     _percent(axes, y=True, decimals=None)
     return axes
