@@ -274,3 +274,9 @@ def test_a_version_of_many_classes_is_named_and_every_body_has_the_bound_that_th
         assert "4194304 bytes" in answer.json()["detail"]
         said = client.get("/openapi.json").json()["paths"][path]["post"]["responses"]["413"]["description"]
         assert "4 MiB" in said
+
+
+def test_the_schema_lists_scopes_of_which_one_is_enough_each_by_itself(watch: Watch) -> None:
+    """OpenAPI means all scopes of an entry, and one entry of the list."""
+    said = create_app(watch, tokens=["t" * 20]).openapi()["paths"]["/v1/incidents"]["get"]["security"]
+    assert said == [{name: [scope]} for name in ("token", "password") for scope in ("scrape", "admin")]

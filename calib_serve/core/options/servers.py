@@ -100,19 +100,13 @@ class ListenOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppOptions(Checked):
-    """Options of ``create_app``."""
+class WebOptions(ListenOptions):
+    """Options of a command that serves an app."""
 
     token_file: Path | None = None
     """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
     allowed_hosts: list[str] = field(default_factory=list)
     """Host names to answer to besides loopback, as a proxy in front sends them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WebOptions(AppOptions, ListenOptions):
-    """Options of a command that serves an app."""
-
     log_format: Literal["text", "json"] = "text"
     """Format of the log on stderr: text, or json, one object a line."""
 
