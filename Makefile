@@ -93,7 +93,7 @@ check-rest:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	VENV=$(VENV) scripts/system_tools.sh
-	scripts/check_prometheus.sh
+	VENV=$(VENV) scripts/check_prometheus.sh
 
 coverage: $(DEVELOPED)
 	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder -m "not server" \

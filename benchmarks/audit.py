@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -33,7 +34,9 @@ PREDICTIONS = 10_000_000
 UNIT = "DuckDB: join, count and sum"
 ASKS = "DuckDB: the same, repeated ids looked for"
 SCAN = "DuckDB: count and sum of both files, not joined"
-AUDIT, TRUSTED, RANKS = "audit", "audit, unique_ids", "audit, unique_ids, ranks"
+AUDIT, TRUSTED = "audit", "audit, unique_ids"
+THREADS, MEMORY = os.cpu_count(), "1GB"
+"""As an audit sets them for DuckDB."""
 NUMPY = "numpy: both files whole in memory"
 
 
@@ -58,13 +61,13 @@ def write(folder: Path, n: int) -> None:
         )
 
 
-def own(folder: Path, asked: argparse.Namespace, *queries: str) -> list[float]:
+def own(folder: Path, *queries: str) -> list[float]:
     """What DuckDB answers by itself, with the audit's settings."""
     import duckdb
 
     found: list[float] = []
     with tempfile.TemporaryDirectory(dir=folder) as rest, duckdb.connect() as connection:
-        connection.execute(f"SET threads = {asked.threads}; SET memory_limit = '{asked.memory}'")
+        connection.execute(f"SET threads = {THREADS}; SET memory_limit = '{MEMORY}'")
         connection.execute(f"SET preserve_insertion_order = false; SET temp_directory = '{rest}'")
         for query in queries:
             text = query.format(p=f"'{folder}/predictions.parquet'", l=f"'{folder}/labels.parquet'")
@@ -77,17 +80,10 @@ REPEATED = "SELECT count(*) FROM (SELECT id FROM {%s} GROUP BY id HAVING count(*
 PLAIN = "SELECT count(id), sum(confidence), sum(predicted), count(model), count(version) FROM {p}"
 
 
-def audited(folder: Path, asked: argparse.Namespace, **options: bool) -> list[float]:
+def audited(folder: Path, **options: bool) -> list[float]:
     from calib_serve.integrations.audit.measuring import audit
 
-    found = audit(
-        folder / "predictions.parquet",
-        folder / "labels.parquet",
-        threads=asked.threads,
-        memory=asked.memory,
-        temporary=folder,
-        **options,
-    )
+    found = audit(folder / "predictions.parquet", folder / "labels.parquet", **options)
     bins = found.total.bins
     return [bins.n, bins.confidence.sum(), bins.correct.sum(), bins.ece()]
 
@@ -109,46 +105,45 @@ def by_numpy(folder: Path) -> list[float]:
     return [bins.n, bins.confidence.sum(), bins.correct.sum(), bins.ece()]
 
 
-def candidates(folder: Path, asked: argparse.Namespace) -> dict[str, Callable[[], list[float]]]:
+def candidates(folder: Path) -> dict[str, Callable[[], list[float]]]:
     return {
-        UNIT: lambda: own(folder, asked, JOINED),
-        ASKS: lambda: own(folder, asked, JOINED, REPEATED % "p", REPEATED % "l"),
-        SCAN: lambda: own(folder, asked, PLAIN, "SELECT count(id), sum(label) FROM {l}"),
-        AUDIT: lambda: audited(folder, asked),
-        TRUSTED: lambda: audited(folder, asked, unique_ids=True),
-        RANKS: lambda: audited(folder, asked, unique_ids=True, ranks=True),
+        UNIT: lambda: own(folder, JOINED),
+        ASKS: lambda: own(folder, JOINED, REPEATED % "p", REPEATED % "l"),
+        SCAN: lambda: own(folder, PLAIN, "SELECT count(id), sum(label) FROM {l}"),
+        AUDIT: lambda: audited(folder),
+        TRUSTED: lambda: audited(folder, unique_ids=True),
         NUMPY: lambda: by_numpy(folder),
     }
 
 
-def one(name: str, folder: Path, asked: argparse.Namespace) -> dict:
+def one(name: str, folder: Path) -> dict:
     """Seconds and the peak of memory of one call, in this process; what is imported is not timed."""
     with tempfile.TemporaryDirectory(dir=folder) as small:
         write(Path(small), 10)
-        audited(Path(small), asked, ranks=True)
+        audited(Path(small))
     before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    answer = candidates(folder, asked)[name]()
+    answer = candidates(folder)[name]()
     wall = time.perf_counter() - wall
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"cpu": cpu, "wall": wall, "peak": after.ru_maxrss * 1024, "answer": [float(x) for x in answer]}
 
 
-def in_a_process(name: str, folder: Path, asked: argparse.Namespace) -> dict:
-    options = ["--folder", str(folder), "--memory", asked.memory, "--threads", str(asked.threads)]
-    told = subprocess.check_output([sys.executable, __file__, "--one", name, *options], text=True)
+def in_a_process(name: str, folder: Path) -> dict:
+    command = [sys.executable, __file__, "--one", name, "--folder", str(folder)]
+    told = subprocess.check_output(command, text=True, env=os.environ | {"TMPDIR": str(folder)})
     return json.loads(told)
 
 
 def measure(folder: Path, asked: argparse.Namespace) -> dict[str, dict]:
     runs: dict[str, list[dict]] = {}
     for turn in range(asked.rounds):
-        for name in candidates(folder, asked):
-            if turn and name in (NUMPY, RANKS):  # once: they are not what the goal is about
+        for name in candidates(folder):
+            if turn and name == NUMPY:  # once: it is not what the goal is about
                 continue
-            runs.setdefault(name, []).append(in_a_process(name, folder, asked))
+            runs.setdefault(name, []).append(in_a_process(name, folder))
             print(name, {k: v for k, v in runs[name][-1].items() if k != "answer"}, flush=True)
-    answers = [runs[name][0]["answer"] for name in (AUDIT, TRUSTED, RANKS, NUMPY)]
+    answers = [runs[name][0]["answer"] for name in (AUDIT, TRUSTED, NUMPY)]
     for other in answers[1:]:
         np.testing.assert_allclose(answers[0], other, rtol=1e-9)
     np.testing.assert_allclose(runs[UNIT][0]["answer"], answers[0][:3], rtol=1e-9)
@@ -180,13 +175,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--predictions", type=int, default=PREDICTIONS)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--memory", default="1GB")
     parser.add_argument("--folder", type=Path, default=None, help="where the logs are written")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     asked = peers.arguments(parser, predictions=300_000, rounds=2)
     if asked.one:
-        print(json.dumps(one(asked.one, asked.folder, asked)))
+        print(json.dumps(one(asked.one, asked.folder)))
         return
     with workplace(asked) as folder:
         size = {path.stem: path.stat().st_size for path in folder.glob("*.parquet")}
@@ -196,8 +189,8 @@ def main() -> None:
         print(f"{name:48} {cost['cpu_s']:7.2f} s cpu {used}")
     result = {
         "predictions": asked.predictions,
-        "threads": asked.threads,
-        "memory_limit": asked.memory,
+        "threads": THREADS,
+        "memory_limit": MEMORY,
         "file_bytes": size,
         "unit": UNIT,
         "cost": found,

@@ -15,10 +15,9 @@ __getattr__, __dir__, _names = face(__name__, __file__)
 
 # What tells whether a name's extra is installed; looked for, not imported.
 _NEEDS = {
-    **dict.fromkeys(["ReliabilityDisplay", "RiskCoverageDisplay", "compare", "write_report"], "matplotlib"),
+    **dict.fromkeys(["ReliabilityDisplay", "compare", "write_report"], "matplotlib"),
     **dict.fromkeys(["calibrate_model", "calibrated", "fuse_torch", "load_model"], "torch"),
     **dict.fromkeys(["create_app", "serve_app"], "fastapi"),
-    "ConfidenceHistogramDisplay": "matplotlib",
     "Server": "httpx",
     "Watch": "sqlalchemy",
     "fuse_onnx": "onnx_ir",

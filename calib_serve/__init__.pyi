@@ -28,9 +28,7 @@ from calib_serve.receipts import Label as Label
 from calib_serve.receipts import LabelPolicy as LabelPolicy
 from calib_serve.receipts import Receipt as Receipt
 from calib_serve.receipts import Reporter as Reporter
-from calib_serve.report import ConfidenceHistogramDisplay as ConfidenceHistogramDisplay
 from calib_serve.report import ReliabilityDisplay as ReliabilityDisplay
-from calib_serve.report import RiskCoverageDisplay as RiskCoverageDisplay
 from calib_serve.report import compare as compare
 from calib_serve.report import write_report as write_report
 from calib_serve.scores import Scores as Scores

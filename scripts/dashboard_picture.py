@@ -29,8 +29,9 @@ from real_prometheus import Prometheus, prometheus  # noqa: E402
 
 from calib_serve.artifact import Artifact, Contract, LogitMap  # noqa: E402
 from calib_serve.core.bins import Bins  # noqa: E402
+from calib_serve.web import monitoring_files  # noqa: E402
 
-BOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "calibration.json").read_text())
+BOARD = json.loads(monitoring_files(parts=["dashboards"])["grafana/dashboards/calibration.json"])
 SECONDS = 120
 FIRST = ("blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:gray")
 

@@ -48,7 +48,6 @@ from calib_serve.core.options.fuse import (
 from calib_serve.core.options.label import CollectOptions, LabelOptions
 from calib_serve.core.options.pack import AroundOptions, FeedbackOptions, Packed, PackOptions
 from calib_serve.core.options.servers import (
-    AppOptions,
     DriftOptions,
     GatewayOptions,
     ListenOptions,
@@ -84,7 +83,6 @@ OPTIONS = (
         CollectOptions,
         DriftOptions,
         WatchOptions,
-        AppOptions,
         ListenOptions,
         GatewayOptions,
         ServeOptions,

@@ -17,24 +17,6 @@ LOGITS = 3 * RNG.standard_normal((300, 3))
 LABELS = np.where(RNG.random(300) < 0.7, LOGITS.argmax(axis=1), RNG.integers(0, 3, 300))
 
 
-HOSTILE = "<script>alert(1)</script>"
-
-
-def test_no_name_of_an_artifact_becomes_a_tag_of_a_notebook() -> None:
-    artifact = Artifact(
-        (),
-        method=HOSTILE,
-        classes=2,
-        class_names=(HOSTILE, "b"),
-        before={HOSTILE: {"value": 1.0}, "ece": {"value": HOSTILE}, "nll": HOSTILE},
-        after={HOSTILE: {"value": 1.0}},
-    )
-    html = artifact._repr_html_()
-    assert "&lt;script&gt;" in html
-    assert "<script" not in html
-    assert artifact.metrics_before == {HOSTILE: 1.0}
-
-
 @pytest.mark.parametrize("name", ["temperature", "vector", "structured-vector", "none"])
 def test_the_temperature_is_known_where_it_is_all_there_is(name: str) -> None:
     artifact = fit_by_name(name, LOGITS, LABELS)

@@ -67,8 +67,6 @@ def _show(found: "Audit") -> None:
     out = console()
     out.print(found.reading)
     out.print(_table(found))
-    if any(one.ranks is not None for one in found.measured):
-        out.print(_ranks(found))
     event = found.read.event
     out.print(
         reliability_table(found.total.bins)
@@ -114,19 +112,6 @@ def _cells(one: "Measured") -> tuple[str, ...]:
         _percent(bins.ece()),
         " to ".join(filter(None, (_percent(ece.low), _percent(ece.high)))),
     )
-
-
-def _ranks(found: "Audit") -> "Table":
-    from rich.table import Table
-
-    table = Table(title="by the order of confidences")
-    table.add_column("group")
-    for word in ("AUROC", "equal-mass ECE"):
-        table.add_column(word, justify="right", no_wrap=True)
-    for one in found.measured:
-        if one.ranks is not None:
-            table.add_row(_name(one), _percent(one.ranks.auroc), _percent(one.ranks.adaptive_ece))
-    return table
 
 
 def _percent(value: float, *, sign: str = "") -> str:

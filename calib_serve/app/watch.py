@@ -34,7 +34,7 @@ def _watch(
         door(web, options.keyring) as opened,
         Watch.open(watched_models(models or []), replace(options, keyring=opened.keyring)) as watch,
     ):
-        app = create_app(watch, web, tokens=opened.tokens or (), hosts=opened.hosts)
+        app = create_app(watch, tokens=opened.tokens or (), hosts=opened.hosts)
         for (name, version), watched in watch.models.items():
             if watched.reference is None and not watched.classes.pairs:
                 why = "it has no reference; give its artifact, not a number of classes"

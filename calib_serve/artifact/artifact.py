@@ -25,7 +25,6 @@ from calib_serve.artifact.facts import (
     FitRecord,
     ModelFacts,
     Selection,
-    as_html,
     read_metrics,
     summary_line,
     temperature_of,
@@ -610,9 +609,6 @@ class Artifact:
 
     def __repr__(self) -> str:
         return f"Artifact({self._line()})"
-
-    def _repr_html_(self) -> str:
-        return as_html(self._line(), self.metrics_before, self.metrics_after)
 
     def _line(self) -> str:
         found = (self.metrics_before, self.metrics_after)

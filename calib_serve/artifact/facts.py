@@ -12,7 +12,6 @@ from calib_serve.artifact.decisions import DecisionFacts
 from calib_serve.artifact.manifest import plain
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
-from calib_serve.core.arrays import html_table
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import Estimate
 from calib_serve.scores import Outputs, check_outputs
@@ -321,12 +320,3 @@ def summary_line(
     eces = [found[name] for found in (before, after) if name in found]
     ece = f", ECE {' -> '.join(f'{value:.4f}' for value in eces)}" if eces else ""
     return f"{method}, {classes} {'labels' if labels else 'classes'}, steps: {kinds}{ece}"
-
-
-def as_html(title: str, before: Metrics, after: Metrics) -> str:
-    """A table of the metrics before and after; empty where one was not measured."""
-    rows = [
-        (name, *(str(found[name]) if name in found else "" for found in (before, after)))
-        for name in dict.fromkeys((*before, *after))
-    ]
-    return html_table(title, ("metric", "before", "after"), rows)

@@ -48,6 +48,7 @@ from calib_serve.monitor import Watch
 from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.web import (
+    MOST_VERSIONS,
     NO_CORRECTIONS,
     Full,
     Guard,
@@ -72,6 +73,8 @@ Part = Union[HttpUpstream, GrpcGateway]
 Version = tuple[str, str]
 
 LABELS = "/v1/labels"
+WAITING = 256
+"""Requests at work, of which each may hold a body; one more is answered 429, or RESOURCE_EXHAUSTED."""
 PREFIX = "/calibration"
 """Below it are metrics, and the page of a watch in this process."""
 
@@ -370,10 +373,9 @@ def open_gateway(
         hosts: The names it answers to, as in ``create_app``.
         **keywords: Fields of ``GatewayOptions``, of which ``upstream`` and ``output`` are needed:
             ``allowed_hosts``, ``grpc_port``, ``grpc_upstream``, ``host``, ``keyring``, ``label_budget``,
-            ``ledger``, ``log_format``, ``max_connections``, ``max_megabytes``, ``max_versions``,
-            ``max_waiting``, ``port``, ``request_seconds``, ``root_path``, ``runbooks``, ``samples``,
-            ``scores``, ``shadow``, ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``trust_headers``,
-            ``watch``, ``watch_token_file``.
+            ``ledger``, ``log_format``, ``max_megabytes``, ``port``, ``samples``, ``scores``, ``shadow``,
+            ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``trust_headers``, ``watch``,
+            ``watch_token_file``.
 
     Raises:
         InputError: For models and options that do not fit together.
@@ -390,9 +392,9 @@ def open_gateway(
     ring = options.keyring
     if isinstance(ring, (str, Path)):
         ring = LiveKeyring(ring)
-    registry, counts = OneRegistry(), UncalibratedReplies(models, most=options.max_versions)
-    waiting = Waiting(options.max_waiting, most=options.max_bytes)
-    reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=options.max_waiting)
+    registry, counts = OneRegistry(), UncalibratedReplies(models, most=MOST_VERSIONS)
+    waiting = Waiting(WAITING, most=int(options.max_megabytes * 2**20))
+    reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=WAITING)
     server = reach(options.upstream)
     parts: list[Part] = []
     with contextlib.ExitStack() as opened:
@@ -437,8 +439,7 @@ def open_gateway(
         registry.register(counts)
         registry.register(dropped)
         if isinstance(watch, Watch):
-            most = options.max_versions
-            app = create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
+            app = create_app(watch, tokens=tokens, hosts=hosts, registry=registry)
             own = _of_watch_inside(app)
         else:
             elsewhere = reach(watch, folder=True)

@@ -1,9 +1,6 @@
 """The report: one HTML file, and each of its figures for your own axes."""
 
-from calib_serve.report.displays import ConfidenceHistogramDisplay as ConfidenceHistogramDisplay
-from calib_serve.report.displays import DecisionCurveDisplay as DecisionCurveDisplay
 from calib_serve.report.displays import ReliabilityDisplay as ReliabilityDisplay
-from calib_serve.report.displays import RiskCoverageDisplay as RiskCoverageDisplay
 from calib_serve.report.look import STATIC as STATIC
 from calib_serve.report.look import Cell as Cell
 from calib_serve.report.look import Fact as Fact
@@ -24,16 +21,13 @@ from calib_serve.report.page import render as render
 from calib_serve.report.page import write_page as write_page
 from calib_serve.report.page import write_report as write_report
 from calib_serve.report.plot import draw_curves as draw_curves
-from calib_serve.report.plot import plot_bin_counts as plot_bin_counts
+from calib_serve.report.plot import plot_decision_curve as plot_decision_curve
 from calib_serve.report.plot import plot_density as plot_density
 from calib_serve.report.plot import plot_histogram as plot_histogram
-from calib_serve.report.plot import plot_pav as plot_pav
 from calib_serve.report.plot import plot_reliability as plot_reliability
 from calib_serve.report.plot import plot_risk_coverage as plot_risk_coverage
 from calib_serve.report.plot import plot_smooth_reliability as plot_smooth_reliability
-from calib_serve.report.plot import plot_tippett as plot_tippett
 from calib_serve.report.prepare import ClassRow as ClassRow
-from calib_serve.report.prepare import bin_count_curve as bin_count_curve
 from calib_serve.report.prepare import class_table as class_table
 from calib_serve.report.prepare import confidence_density as confidence_density
 from calib_serve.report.prepare import confidence_histogram as confidence_histogram

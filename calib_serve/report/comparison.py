@@ -28,7 +28,7 @@ from calib_serve.metrics import (
     Verdict,
     gain_of,
 )
-from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
+from calib_serve.report.prepare import Density, Histogram, Reliability, RiskCoverage
 
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,); or of labels (n, L), and which of them are true (n, L)."""
@@ -106,7 +106,6 @@ class ComparedClassifier(ComparedModel):
     histogram: Histogram
     density: Density
     risk_coverage: RiskCoverage
-    bin_counts: BinCountCurve
     positive_auroc: Estimate | None = None
     smooth: SmoothReliability | None = None
     benefit: DecisionCurve | None = None

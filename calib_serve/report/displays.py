@@ -1,4 +1,4 @@
-"""The figures in scikit-learn's display convention: ``from_predictions``, ``from_estimator``, ``plot``.
+"""The reliability diagram in scikit-learn's display convention.
 
     display = ReliabilityDisplay.from_estimator(model, X_test, y_test)
     ReliabilityDisplay.from_estimator(other, X_test, y_test, ax=display.ax_)
@@ -9,61 +9,47 @@ drawn last. Several displays on one axes get different colours.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import (
-    DecisionCurve,
     SmoothReliability,
-    decision_curve,
     event_bins,
     smooth_curve,
     smooth_reliability,
 )
 from calib_serve.report.plot import (
     LINES,
-    colors_on,
+    PALETTE,
     drawing,
-    is_dark,
     legend_beside,
-    plot_decision_curve,
-    plot_histogram,
     plot_reliability,
-    plot_risk_coverage,
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import (
-    Histogram,
     Reliability,
-    RiskCoverage,
-    confidence_histogram,
     reliability,
     reliability_of,
-    risk_coverage,
 )
 from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-Data = TypeVar("Data")
-
 _BINS = 15
 
 
 class DisplayKeywords(TypedDict, total=False):
-    """Keywords of every display's ``from_predictions`` but ``labels`` and ``name``; each takes its own."""
+    """Keywords of ``from_predictions`` but ``labels`` and ``name``."""
 
     of: Literal["event", "top"] | None
     kind: Literal["bins", "smooth"]
@@ -71,22 +57,34 @@ class DisplayKeywords(TypedDict, total=False):
     bins: int
     edges: Edges
     level: float
-    target: float | None
     pos_label: Any
     sample_weight: ArrayLike | None
     ax: Axes | None
     color: str | None
 
 
-class _Display(ABC, Generic[Data]):
-    """Prepared ``data`` under a ``name``, to be drawn into any axes."""
+class ReliabilityDisplay:
+    """A reliability diagram; ``line_`` holds the bins' points, or is the smooth curve.
+
+    Args:
+        data: Numbers of the figure, as ``calib_serve.report.reliability`` or
+            ``calib_serve.metrics.smooth_reliability`` prepare them.
+        name: Entry in the legend.
+        event: Label of the x axis where it is of an event.
+
+    >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.3, 0.4], bins=10)
+    >>> display.line_.get_xydata().round(3).tolist()
+    [[0.3, 0.0], [0.4, 1.0]]
+    """
 
     ax_: Axes
     figure_: Figure
+    line_: Line2D
 
-    def __init__(self, data: Data, *, name: str = "classifier") -> None:
-        self.data = data
-        self.name = name
+    def __init__(
+        self, data: Reliability | SmoothReliability, *, name: str = "classifier", event: str = ""
+    ) -> None:
+        self.data, self.name, self.event = data, name, event
 
     def plot(self, ax: Axes | None = None, *, name: str | None = None, color: str | None = None) -> Self:
         """Draw into axes, and return the display.
@@ -96,8 +94,7 @@ class _Display(ABC, Generic[Data]):
             name: Entry in the legend; that of the display by default.
             color: By default the first that no line there has.
         """
-        dark = is_dark(mpl.rcParams["axes.facecolor"])
-        with drawing(dark=dark) if ax is None else nullcontext():
+        with drawing() if ax is None else nullcontext():
             if ax is None:
                 # pyplot, as notebooks show its figures automatically.
                 import matplotlib.pyplot as plt  # noqa: PLC0415
@@ -126,42 +123,12 @@ class _Display(ABC, Generic[Data]):
             X: Samples (n, d).
             y: True labels (n,).
             name: Entry in the legend; the estimator's class by default.
-            **options: Keywords of this display's ``from_predictions``, of these: ``of``, ``kind``,
-                ``strategy``, ``bins``, ``edges``, ``level``, ``target``, ``pos_label``, ``sample_weight``,
-                ``ax``, ``color``.
+            **options: Keywords of ``from_predictions``: ``of``, ``kind``, ``strategy``, ``bins``, ``edges``,
+                ``level``, ``pos_label``, ``sample_weight``, ``ax``, ``color``.
         """
         name = type(estimator).__name__ if name is None else name
         p = estimator.predict_proba(X)
         return cls.from_predictions(y, p, labels=estimator.classes_, name=name, **options)
-
-    @classmethod
-    @abstractmethod
-    def from_predictions(cls, *args: Any, **options: Any) -> Self:
-        """Draw true labels and probabilities."""
-
-    @abstractmethod
-    def _draw(self, ax: Axes, name: str, color: str) -> None: ...
-
-
-class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
-    """A reliability diagram; ``line_`` holds the bins' points, or is the smooth curve.
-
-    Args:
-        data: Numbers of the figure, as ``calib_serve.report.reliability`` or
-            ``calib_serve.metrics.smooth_reliability`` prepare them.
-        name: Entry in the legend.
-        event: Label of the x axis where it is of an event.
-
-    >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.3, 0.4], bins=10)
-    >>> display.line_.get_xydata().round(3).tolist()
-    [[0.3, 0.0], [0.4, 1.0]]
-    """
-
-    line_: Line2D
-
-    def __init__(self, data: Any, *, name: str = "classifier", event: str = "") -> None:
-        super().__init__(data, name=name)
-        self.event = event
 
     @classmethod
     def from_predictions(
@@ -258,185 +225,19 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         ax.collections[-1].set_label(f"{name} (ECE {data.ece:.1%})")
 
 
-class ConfidenceHistogramDisplay(_Display[Histogram]):
-    """A histogram of confidences, with their mean and the accuracy; ``bars_`` are the bins.
-
-    Args:
-        data: Numbers of the figure, as ``calib_serve.report.confidence_histogram`` prepares them.
-        name: Entry in the legend.
-
-    >>> display = ConfidenceHistogramDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=2)
-    >>> [float(bar.get_height()) for bar in display.bars_]
-    [0.0, 1.0]
-    """
-
-    bars_: tuple[Any, ...]
-
-    @classmethod
-    def from_predictions(
-        cls,
-        y: ArrayLike,
-        p: ArrayLike,
-        *,
-        bins: int = 20,
-        edges: Edges = "right",
-        labels: ArrayLike | None = None,
-        name: str = "classifier",
-        ax: Axes | None = None,
-        color: str | None = None,
-    ) -> Self:
-        """Draw true labels and probabilities.
-
-        Args:
-            y: True labels (n,): class ids, names of ``labels``, or K labels in sorted order.
-            p: Probabilities (n, K), or (n,) of the second of two classes.
-            bins: Number of bins.
-            edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-            labels: Names of the columns of p (K,).
-            name: Entry in the legend.
-            ax: Where to draw; a new figure by default.
-            color: By default the first that no line there has.
-        """
-        data = confidence_histogram(*_pair(y, p, labels), bins=bins, edges=edges)
-        return cls(data, name=name).plot(ax, color=color)
-
-    def _draw(self, ax: Axes, name: str, color: str) -> None:
-        bars, highest = len(ax.patches), ax.get_ylim()[1] if ax.patches else 0.0
-        plot_histogram(ax, self.data, color=color)
-        self.bars_ = tuple(ax.patches[bars:])
-        for bar in self.bars_:
-            bar.set_alpha(0.4)
-        for line, what in zip(ax.lines[-2:], ("mean confidence", "accuracy"), strict=True):
-            value = np.asarray(line.get_xdata())[0]
-            line.set(color=color, label=f"{name}: {what} {value:.1%}")
-        ax.set_ylim(0, max(highest, min(1.25 * max(bar.get_height() for bar in self.bars_), 1.02)))
-        legend_beside(ax)
-
-
-class RiskCoverageDisplay(_Display[RiskCoverage]):
-    """The share of wrong answers by the share that is answered, the most confident first; ``line_`` is it.
-
-    Args:
-        data: Numbers of the figure, as ``calib_serve.report.risk_coverage`` prepares them.
-        name: Entry in the legend.
-        marked: Whether to mark the target.
-
-    >>> display = RiskCoverageDisplay.from_predictions([0, 0, 1], [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
-    >>> display.line_.get_ydata().round(2).tolist()
-    [0.0, 0.0, 0.33]
-    """
-
-    line_: Line2D
-
-    def __init__(self, data: RiskCoverage, *, name: str = "classifier", marked: bool = False) -> None:
-        super().__init__(data, name=name)
-        self.marked = marked
-
-    @classmethod
-    def from_predictions(
-        cls,
-        y: ArrayLike,
-        p: ArrayLike,
-        *,
-        target: float | None = None,
-        level: float = 0.95,
-        labels: ArrayLike | None = None,
-        name: str = "classifier",
-        ax: Axes | None = None,
-        color: str | None = None,
-    ) -> Self:
-        """Draw true labels and probabilities.
-
-        Args:
-            y: True labels (n,): class ids, names of ``labels``, or K labels in sorted order.
-            p: Probabilities (n, K), or (n,) of the second of two classes.
-            target: Risk, 0 to 1, whose coverage is marked; None: none.
-            level: Coverage of the intervals, a fraction.
-            labels: Names of the columns of p (K,).
-            name: Entry in the legend.
-            ax: Where to draw; a new figure by default.
-            color: By default the first that no line there has.
-        """
-        data = risk_coverage(*_pair(y, p, labels), target=target, level=level)
-        return cls(data, name=name, marked=target is not None).plot(ax, color=color)
-
-    def _draw(self, ax: Axes, name: str, color: str) -> None:
-        first, highest = len(ax.lines), ax.get_ylim()[1] if ax.lines else 0.0
-        plot_risk_coverage(ax, self.data, color=color, label=name, marked=self.marked)
-        self.line_ = ax.lines[first]
-        ax.set_ylim(0, max(highest, ax.get_ylim()[1]))
-        legend_beside(ax)
-
-
-class DecisionCurveDisplay(_Display[DecisionCurve]):
-    """Net benefits of deciding by P(y = 1), by threshold, with those of treating all and none.
-
-    Args:
-        data: Numbers of the figure, as ``calib_serve.metrics.decision_curve`` makes them.
-        name: Entry in the legend.
-
-    >>> display = DecisionCurveDisplay.from_predictions([0, 1], [0.3, 0.9])
-    >>> float(display.data.model[9])  # from 0.5 on: one of two is treated, and rightly
-    0.5
-    """
-
-    @classmethod
-    def from_predictions(
-        cls,
-        y: ArrayLike,
-        p: ArrayLike,
-        *,
-        level: float = 0.95,
-        labels: ArrayLike | None = None,
-        pos_label: Any = None,
-        sample_weight: ArrayLike | None = None,
-        name: str = "classifier",
-        ax: Axes | None = None,
-        color: str | None = None,
-    ) -> Self:
-        """Draw true labels and probabilities.
-
-        Args:
-            y: True labels (n,): class ids, names of ``labels``, or K labels in sorted order.
-            p: Probabilities (n, K), or (n,) of the second of two classes.
-            level: Coverage of the intervals, each of its threshold alone, a fraction.
-            labels: Names of the columns of p (K,).
-            pos_label: Class of the event; the second of two by default.
-            sample_weight: (n,).
-            name: Entry in the legend.
-            ax: Where to draw; a new figure by default.
-            color: By default the first that no line there has.
-        """
-        given = _scores(y, p, labels)
-        k = _event_class(given, pos_label)
-        event, came = np.clip(given.probs[:][:, k], 0, 1), given.labelled() == k
-        return cls(decision_curve(event, came, sample_weight=sample_weight, level=level), name=name).plot(
-            ax, color=color
-        )
-
-    def _draw(self, ax: Axes, name: str, color: str) -> None:
-        plot_decision_curve(ax, self.data, color=color, label=name)
-        legend_beside(ax)
-
-
 def _next_color(ax: Axes) -> str:
     """The first of our colours that no line of ``ax`` has yet.
 
     The diagonal and the target are grey.
     """
-    used, colors = [line.get_color() for line in ax.lines], colors_on(ax)
-    free = [name for name in LINES if not any(same_color(colors[name], one) for one in used)]
-    return colors[free[0] if free else LINES[0]]
+    used = [line.get_color() for line in ax.lines]
+    free = [name for name in LINES if not any(same_color(PALETTE[name], one) for one in used)]
+    return PALETTE[free[0] if free else LINES[0]]
 
 
 def _scores(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> Scores:
     names = () if labels is None else np.asarray(labels).tolist()
     return Scores.of(p, y, class_names=names, expected="probabilities")
-
-
-def _pair(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    given = _scores(y, p, labels)
-    return given.probs[:], given.labelled()
 
 
 def _event_class(given: Scores, pos_label: Any) -> int:

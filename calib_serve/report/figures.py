@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from calib_serve.core.text import count, decimals, percent, span
 from calib_serve.metrics import DecisionCurve, Estimate
-from calib_serve.report.comparison import ComparedClassifier, ComparedModel, Diagram
+from calib_serve.report.comparison import ComparedClassifier, Diagram
 from calib_serve.report.look import Cell, Table
 from calib_serve.report.look.charts import Dot, DotSeries, histogram, reliability_diagram
 from calib_serve.report.plot import (
@@ -20,7 +20,6 @@ from calib_serve.report.plot import (
     drawing,
     inline_svg,
     legend_beside,
-    plot_bin_counts,
     plot_decision_curve,
     plot_density,
     plot_risk_coverage,
@@ -55,7 +54,7 @@ def _figure(height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def dots(data: Reliability) -> list[Dot]:
+def _dots(data: Reliability) -> list[Dot]:
     """The bins of a reliability diagram that hold predictions."""
     shares = data.count / data.count.sum()
     columns = (data.confidence, data.accuracy, data.low, data.high, shares, data.samples)
@@ -92,32 +91,22 @@ def pictures(sides: Sequence[ComparedClassifier]) -> tuple[Picture, ...]:
     with drawing():
         smooth = (_smooth,) if sides[-1].smooth is not None else ()
         benefit = (_benefit,) if sides[-1].benefit is not None else ()
-        makers = (*smooth, *benefit, _histograms, _densities, _risk, _bin_counts)
+        makers = (*smooth, *benefit, _histograms, _densities, _risk)
         return tuple(make(sides) for make in makers)
-
-
-def _series_of(curves: Sequence[Diagram]) -> list[DotSeries]:
-    """The dots of reliability diagrams, and the parts of a dense one."""
-    return [
-        DotSeries(one.name, one.color, dots(one.reliability), () if one.dense is None else dots(one.dense))
-        for one in curves
-    ]
-
-
-def headline(sides: Sequence[ComparedModel]) -> tuple[list[Diagram], str, str]:
-    """The curves of a report's first diagram, and the captions of its axes; of two classes P(y = 1)."""
-    positive = [side.positive for side in sides if side.positive is not None]
-    if positive:
-        return positive, "P(y = 1)", "share of class 1"
-    return list(sides), "confidence", "accuracy"
 
 
 def diagrams(sides: Sequence[ComparedClassifier]) -> list[Picture]:
     """A diagram of the confidence, of two classes behind one of P(y = 1), which hides nothing."""
-    curves, across, up = headline(sides)
-    if sides[0].positive is None:
-        return [diagram(curves)]
-    first = diagram(curves, name="positive", title="Does P(y = 1) mean what it says?", across=across, up=up)
+    positive = [side.positive for side in sides if side.positive is not None]
+    if not positive:
+        return [diagram(sides)]
+    first = diagram(
+        positive,
+        name="positive",
+        title="Does P(y = 1) mean what it says?",
+        across="P(y = 1)",
+        up="share of class 1",
+    )
     second = diagram(sides)
     hides = " It hides errors that cancel, such as a share of class 1 that changed."
     return [first, replace(second, caption=second.caption + hides)]
@@ -136,7 +125,7 @@ def diagram(
         (
             one.name,
             f"{span(data.edges[b], data.edges[b + 1], 0 if data is one.reliability else 2)} %",
-            samples(data, int(b)),
+            _samples(data, int(b)),
             percent(data.confidence[b]),
             percent(data.accuracy[b]),
             span(data.low[b], data.high[b]),
@@ -147,18 +136,22 @@ def diagram(
         for b in np.flatnonzero(data.count)
     ]
     dense = " Beside it: the dot that holds most of the samples, in parts of equally many."
+    series = [
+        DotSeries(one.name, one.color, _dots(one.reliability), () if one.dense is None else _dots(one.dense))
+        for one in curves
+    ]
     return Picture(
         name,
         title,
         f"On the line: {across} and {up} agree. Hollow: more than chance. Pale: too few to tell."
         + (dense if any(one.dense is not None for one in curves) else ""),
         " ".join(_say_reliability(one, across, up) for one in curves),
-        Markup(reliability_diagram(_series_of(curves), across=across, up=up)),  # noqa: S704 - escapes names
+        Markup(reliability_diagram(series, across=across, up=up)),  # noqa: S704 - escapes names
         Table(title, ("model", across, "samples", f"mean {across}", up, "95 % interval"), rows),
     )
 
 
-def samples(data: Reliability, b: int) -> Cell:
+def _samples(data: Reliability, b: int) -> Cell:
     """How many samples a bin holds, and what they are worth where they weigh."""
     worth = "" if data.rows is None else f"worth {count(float(data.count[b]))}"
     return Cell(count(float(data.samples[b])), worth)
@@ -331,35 +324,3 @@ def _say_benefit(name: str, curve: DecisionCurve) -> str:
     ends = zip(curve.model, curve.over_all, strict=True)
     sure = sum(model.low > 0 and over.low > 0 for model, over in ends)
     return f"{name}: surely better than all and none at {sure} of {len(curve.thresholds)} thresholds."
-
-
-def _bin_counts(sides: Sequence[ComparedClassifier]) -> Picture:
-    figure, axes = _figure(3.6)
-    for side in sides:
-        plot_bin_counts(axes, side.bin_counts, color=PALETTE[side.color], label=side.name)
-    figure.legend(loc="outside lower center", ncols=2)
-    rows = [
-        (side.name, str(count), percent(wide, 2), percent(mass, 2), percent(floor, 2))
-        for side in sides
-        for count, wide, mass, floor in zip(
-            side.bin_counts.bins,
-            side.bin_counts.equal_width,
-            side.bin_counts.equal_mass,
-            side.bin_counts.noise_floor,
-            strict=True,
-        )
-    ]
-    return Picture(
-        "bins",
-        "How much of the ECE is its binning?",
-        "The same predictions, binned more and more finely. Where a solid line comes near its dotted one, "
-        "the ECE is what chance alone would give.",
-        " ".join(
-            f"{side.name}: between {percent(side.bin_counts.equal_width.min(), 2)} and "
-            f"{percent(side.bin_counts.equal_width.max(), 2)} over {side.bin_counts.bins.min()} to "
-            f"{side.bin_counts.bins.max()} equal-width bins."
-            for side in sides
-        ),
-        figure,
-        Table("ECE by bins", ("model", "bins", "equal width", "equal mass", "if calibrated"), rows),
-    )

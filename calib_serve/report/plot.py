@@ -20,15 +20,11 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
-from numpy.typing import ArrayLike
 
-from calib_serve.core.arrays import Floats, as_floats
-from calib_serve.core.errors import InputError
-from calib_serve.metrics import DecisionCurve, SmoothReliability, pav_log_ratios
-from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
+from calib_serve.metrics import DecisionCurve, SmoothReliability
+from calib_serve.report.prepare import Density, Histogram, Reliability, RiskCoverage
 
 _PROLOGUE = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
 _SIZE = re.compile(r'(<svg\b[^>]*?) width="[^"]*"| height="[^"]*"')
@@ -51,32 +47,15 @@ PALETTE: Mapping[str, str] = MappingProxyType(
 """Names of what a colour means: ``before`` are raw scores, ``after`` calibrated ones, ``model-a`` and
 ``model-b`` two models; each pair tells apart in print and with any colour vision."""
 
-DARK: Mapping[str, str] = MappingProxyType(
-    {
-        "ink": "#e9ecf1",
-        "muted": "#a3adba",
-        "grid": "#363e49",
-        "band": "#2b323c",
-        "before": "#f0995e",
-        "after": "#7db8f2",
-        "model-a": "#c3a6f2",
-        "model-b": "#e0bf4f",
-        "right": "#5fcca3",
-        "wrong": "#f48aa4",
-    }
-)
-"""The same on a dark ground."""
-
 LINES = ("model-a", "model-b", "right", "wrong", "ink", "muted")
 """Colours of several lines, of which each is a model or method."""
 
 
-def _style(colors: Mapping[str, str], ground: str) -> dict[Any, Any]:
-    """Settings of matplotlib for a palette on a ground, whatever the caller's own are."""
-    return {
-        "axes.edgecolor": colors["muted"],
-        "axes.labelcolor": colors["muted"],
-        "axes.titlecolor": colors["ink"],
+STYLE: Mapping[Any, Any] = MappingProxyType(
+    {
+        "axes.edgecolor": PALETTE["muted"],
+        "axes.labelcolor": PALETTE["muted"],
+        "axes.titlecolor": PALETTE["ink"],
         "axes.titlelocation": "left",
         "axes.titlesize": 11.5,
         "axes.titleweight": "bold",
@@ -90,20 +69,18 @@ def _style(colors: Mapping[str, str], ground: str) -> dict[Any, Any]:
         "legend.frameon": False,
         "legend.fontsize": 9,
         "svg.fonttype": "none",
-        "text.color": colors["ink"],
-        "figure.facecolor": ground,
-        "axes.facecolor": ground,
+        "text.color": PALETTE["ink"],
+        "figure.facecolor": "white",
+        "axes.facecolor": "white",
         "savefig.facecolor": "auto",
         # A name such as "$\frac" is text, not mathematics.
         "text.parse_math": False,
-        "xtick.color": colors["muted"],
-        "ytick.color": colors["muted"],
+        "xtick.color": PALETTE["muted"],
+        "ytick.color": PALETTE["muted"],
         "xtick.labelsize": 9,
         "ytick.labelsize": 9,
     }
-
-
-STYLE: Mapping[Any, Any] = MappingProxyType(_style(PALETTE, "white"))
+)
 """What the report draws with: ``with matplotlib.rc_context(STYLE): ...``."""
 
 _ODDS_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.999999)
@@ -111,13 +88,12 @@ _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
 
 @contextmanager
-def drawing(*, dark: bool = False) -> Iterator[None]:
+def drawing() -> Iterator[None]:
     """Draw in the report's style, without changing the caller's; missing glyphs do not warn.
 
     Text stays text in the SVG, so the reader's own fonts draw it.
     """
-    style = _style(DARK, "#111418") if dark else dict(STYLE)
-    with mpl.rc_context(style), warnings.catch_warnings():
+    with mpl.rc_context(dict(STYLE)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -150,28 +126,6 @@ def _percent(axes: Axes, *, x: bool = False, y: bool = False, decimals: int | No
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
 
 
-def colors_on(axes: Axes) -> Mapping[str, str]:
-    """The palette that can be read on the ground of ``axes``, light or dark.
-
-    Args:
-        axes: Where to draw.
-    """
-    figure = axes.get_figure(root=True)
-    grounds = [axes.get_facecolor(), *([figure.get_facecolor()] if figure else []), "white"]
-    # A transparent ground shows what is behind it, at last the page.
-    return DARK if is_dark(next(one for one in grounds if to_rgba(one)[3] > 0.5)) else PALETTE
-
-
-def is_dark(color: Any) -> bool:
-    """Whether text on this ground is to be light.
-
-    Args:
-        color: As matplotlib takes it.
-    """
-    red, green, blue, _ = to_rgba(color)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.4
-
-
 def legend_beside(axes: Axes) -> None:
     """Name what is drawn below the axes, or in the emptiest corner where nothing makes room for it.
 
@@ -186,7 +140,7 @@ def legend_beside(axes: Axes) -> None:
 
 
 def _grid(axes: Axes, axis: Any = "both") -> None:
-    axes.grid(True, axis=axis, color=colors_on(axes)["grid"], linewidth=0.7)
+    axes.grid(True, axis=axis, color=PALETTE["grid"], linewidth=0.7)
     axes.tick_params(length=0)
 
 
@@ -200,7 +154,7 @@ def plot_reliability(axes: Axes, data: Reliability, *, color: str | None = None)
         data: As ``reliability`` prepares it.
         color: Of the points and boxes; by default that of calibrated scores.
     """
-    color = color or colors_on(axes)["after"]
+    color = color or PALETTE["after"]
     full = data.count > 0
     x, y = data.confidence[full], data.accuracy[full]
     left, width = data.edges[:-1][full], np.diff(data.edges)[full]
@@ -229,7 +183,7 @@ def plot_reliability(axes: Axes, data: Reliability, *, color: str | None = None)
 def _of_accuracy(axes: Axes) -> None:
     """Begin a diagram of accuracy against confidence, with the line on which the two are equal."""
     _grid(axes)
-    axes.plot([0, 1], [0, 1], color=colors_on(axes)["muted"], linewidth=1, linestyle=(0, (4, 3)))
+    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
     axes.set_aspect("equal", adjustable="box")
     _percent(axes, x=True, y=True)
@@ -246,7 +200,7 @@ def plot_smooth_reliability(
         color: Of lines and markers; by default that of calibrated scores.
         label: Entry in the legend.
     """
-    color = color or colors_on(axes)["after"]
+    color = color or PALETTE["after"]
     _of_accuracy(axes)
     x = data.confidence
     axes.fill_between(x, data.low, data.high, color=color, alpha=0.16, linewidth=0)
@@ -265,7 +219,7 @@ def plot_histogram(axes: Axes, data: Histogram, *, color: str | None = None) -> 
         data: As ``confidence_histogram`` prepares it.
         color: Of lines and markers; by default that of calibrated scores.
     """
-    color = color or colors_on(axes)["after"]
+    color = color or PALETTE["after"]
     width = np.diff(data.edges)
     total = max(float(data.count.sum()), 1)
     axes.bar(data.edges[:-1] + width / 2, data.count / total, width * 0.92, color=color, alpha=0.7)
@@ -275,7 +229,7 @@ def plot_histogram(axes: Axes, data: Histogram, *, color: str | None = None) -> 
         ("accuracy", data.accuracy, (0, (3, 2))),
     ):
         label = f"{name} {at:.1%}"
-        axes.axvline(at, color=colors_on(axes)["ink"], linewidth=1.3, linestyle=dash, label=label)
+        axes.axvline(at, color=PALETTE["ink"], linewidth=1.3, linestyle=dash, label=label)
     axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions")
     legend_beside(axes)
     _percent(axes, x=True, y=True)
@@ -291,7 +245,7 @@ def plot_density(axes: Axes, data: Density) -> Axes:
     """
     x = np.log(data.grid) - np.log1p(-data.grid)  # evenly spaced
     for name, density, count in (("right", data.right, data.n_right), ("wrong", data.wrong, data.n_wrong)):
-        color = colors_on(axes)[name]
+        color = PALETTE[name]
         axes.fill_between(x, density, color=color, alpha=0.18, linewidth=0)
         style = "-" if name == "right" else (0, (5, 2))
         axes.plot(x, density, color=color, linewidth=1.6, linestyle=style, label=f"{name} ({count:,})")
@@ -325,11 +279,12 @@ def plot_risk_coverage(
         marked: Whether to mark the point where the target is met.
         width: Of the line, in points.
     """
-    color = color or colors_on(axes)["after"]
+    color = color or PALETTE["after"]
+    highest = axes.get_ylim()[1] if axes.lines else 0.0  # of another model
     axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
     found = data.abstention
     if marked and found.answered:
-        axes.axhline(data.target, color=colors_on(axes)["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.axhline(data.target, color=PALETTE["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
         axes.plot([found.answered], [found.risk], "o", color=color, markersize=7)
         says = f"answer from {found.threshold:.1%} on:\n{found.answered:.0%} of all, "
         says += f"{found.risk:.1%} wrong"
@@ -346,7 +301,7 @@ def plot_risk_coverage(
     )
     # The rate of the first few answers is too noisy to scale the axis.
     settled = data.risk[data.coverage > 0.05]
-    axes.set_ylim(0, max(1.15 * float(settled.max(initial=0)), 1.6 * data.target))
+    axes.set_ylim(0, max(highest, 1.15 * float(settled.max(initial=0)), 1.6 * data.target))
     _percent(axes, x=True)
     _percent(axes, y=True, decimals=None)
     return axes
@@ -364,7 +319,7 @@ def plot_decision_curve(
         label: Entry in the legend.
         band: Whether to shade the intervals, each of its threshold alone.
     """
-    color, grey = color or colors_on(axes)["after"], colors_on(axes)["muted"]
+    color, grey = color or PALETTE["after"], PALETTE["muted"]
     x, model, every = data.thresholds, np.array(data.model), np.array(data.all)
     first = not any(line.get_gid() == "all" for line in axes.lines)
     if first:  # models of the same samples share it
@@ -379,79 +334,6 @@ def plot_decision_curve(
     axes.set(xlim=(0, 1), xlabel="threshold of P(y = 1)", ylabel="net benefit, true positives per sample")
     axes.set_ylim(-0.25 * top, max(1.15 * top, 0.0 if first else axes.get_ylim()[1]))
     _percent(axes, x=True)
-    return axes
-
-
-def plot_tippett(axes: Axes, log_ratios: ArrayLike, came_true: ArrayLike) -> Axes:
-    """Draw, for each outcome, the share of its log-ratios at or above each one, in powers of ten.
-
-    Args:
-        axes: Where to draw; they are returned.
-        log_ratios: Natural logarithms of likelihood ratios (n,).
-        came_true: 0 or 1 (n,).
-    """
-    ratios, came = _in_powers(log_ratios, came_true)
-    for outcome, name in ((1, "right"), (0, "wrong")):
-        x = np.sort(ratios[came == outcome])
-        left = 1 - np.arange(len(x)) / max(len(x), 1)
-        axes.step(x, left, where="pre", color=colors_on(axes)[name], linewidth=1.6, label=f"y = {outcome}")
-    axes.axvline(0, color=colors_on(axes)["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
-    _grid(axes)
-    axes.set(xlabel="log10 of the likelihood ratio", ylabel="share at or above", ylim=(0, 1.02))
-    axes.legend()
-    return axes
-
-
-def plot_pav(axes: Axes, log_ratios: ArrayLike, came_true: ArrayLike, *, color: str | None = None) -> Axes:
-    """Draw the best rising log-ratios by those stated, in powers of ten; on the line the two are equal.
-
-    Args:
-        axes: Where to draw; they are returned.
-        log_ratios: Natural logarithms of likelihood ratios (n,).
-        came_true: 0 or 1 (n,), both among them.
-        color: Of the line; by default that of calibrated scores.
-    """
-    stated, _ = _in_powers(log_ratios, came_true)
-    best = pav_log_ratios(log_ratios, came_true) / np.log(10)
-    order = np.argsort(stated, kind="stable")
-    ends = [float(stated.min()), float(stated.max())]
-    axes.plot(ends, ends, color=colors_on(axes)["muted"], linewidth=1, linestyle=(0, (4, 3)))
-    # Where one outcome alone is left the ratio is infinite, and has no place.
-    shown = np.where(np.isfinite(best), best, np.nan)[order]
-    axes.plot(stated[order], shown, color=color or colors_on(axes)["after"], linewidth=1.6)
-    _grid(axes)
-    axes.set(xlabel="log10 of the likelihood ratio, as stated", ylabel="as pooled adjacent violators say")
-    return axes
-
-
-def _in_powers(log_ratios: ArrayLike, came_true: ArrayLike) -> tuple[Floats, Floats]:
-    """Log-ratios to base 10 (n,) and outcomes; InputError for any that are infinite, which have no place."""
-    ratios, came = as_floats(log_ratios, "log_ratios") / np.log(10), as_floats(came_true, "came_true")
-    if ratios.ndim != 1 or ratios.shape != came.shape or not np.isfinite(ratios).all():
-        raise InputError("log_ratios and came_true must both be (n,), and log_ratios finite: clip them")
-    return ratios, came
-
-
-def plot_bin_counts(axes: Axes, data: BinCountCurve, *, color: str | None = None, label: str = "") -> Axes:
-    """Draw ECE by bin count: equal-width (solid), equal-mass (dashed), and by chance (dotted).
-
-    Args:
-        axes: Where to draw; they are returned.
-        data: As ``bin_count_curve`` prepares it.
-        color: Of lines and markers; by default that of calibrated scores.
-        label: Entry in the legend.
-    """
-    color = color or colors_on(axes)["after"]
-    named = f"{label}, " if label else ""
-    axes.plot(data.bins, data.equal_width, "-o", color=color, markersize=3.5, label=f"{named}equal width")
-    of_mass: dict[str, Any] = {"linestyle": (0, (5, 2)), "markersize": 3.5, "label": f"{named}equal mass"}
-    axes.plot(data.bins, data.equal_mass, "s", color=color, **of_mass)
-    floor: dict[str, Any] = {"alpha": 0.7, "linewidth": 1, "linestyle": (0, (1, 2))}
-    axes.plot(data.bins, data.noise_floor, color=color, label=f"{named}if calibrated", **floor)
-    _grid(axes)
-    axes.set(xlabel="number of bins", ylabel="ECE")
-    axes.set_ylim(bottom=0)
-    _percent(axes, y=True, decimals=None)
     return axes
 
 
@@ -470,37 +352,10 @@ class _CurveLike(Protocol):
     def high(self) -> Sequence[float]: ...
 
 
-def plot_curves(axes: Axes, lines: Iterable[_CurveLike], *, log_x: bool = False) -> Axes:
-    """Draw each line in its own colour and dash, its spread shaded."""
-    colors = colors_on(axes)
-    for i, line in enumerate(lines):
-        color = colors[LINES[i % len(LINES)]]
-        marker = "o" if len(line.x) < 50 else ""
-        axes.plot(
-            line.x,
-            line.y,
-            color=color,
-            linestyle=_DASHES[i // 2 % len(_DASHES)],
-            marker=marker,
-            markersize=4,
-            label=line.label,
-        )
-        if line.low:
-            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.12, linewidth=0)
-    if log_x:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
-        axes.xaxis.set_minor_locator(NullLocator())
-    _grid(axes)
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    return axes
-
-
 def draw_curves(
     lines: Iterable[_CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
-    """Draw a figure of ``plot_curves``, in the report's style.
+    """Draw a figure in the report's style: each line in its own colour and dash, its spread shaded.
 
     Args:
         lines: Lines, with their names and spread.
@@ -511,6 +366,27 @@ def draw_curves(
     """
     with drawing():
         figure = Figure(figsize=(8, 4.4), layout="constrained")
-        axes = plot_curves(figure.subplots(), lines, log_x=log_x)
+        axes = figure.subplots()
+        for i, line in enumerate(lines):
+            color = PALETTE[LINES[i % len(LINES)]]
+            marker = "o" if len(line.x) < 50 else ""
+            axes.plot(
+                line.x,
+                line.y,
+                color=color,
+                linestyle=_DASHES[i // 2 % len(_DASHES)],
+                marker=marker,
+                markersize=4,
+                label=line.label,
+            )
+            if line.low:
+                axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.12, linewidth=0)
+        if log_x:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
+            axes.xaxis.set_minor_locator(NullLocator())
+        _grid(axes)
+        axes.set_ylim(bottom=0)
+        axes.legend()
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
     return figure

@@ -19,7 +19,6 @@ from calib_serve.core.errors import ShapeError
 from calib_serve.metrics import (
     Abstention,
     Estimate,
-    Ranked,
     Separation,
     abstention,
     binomial_range,
@@ -31,7 +30,6 @@ from calib_serve.metrics import (
     wilson_interval,
 )
 
-_BIN_COUNTS = (5, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
 _DENSITY_RANGE = (1e-4, 1 - 1e-7)  # beyond it, float32 confidences are 1
 _DENSE, _PARTS = 0.6, 8  # the share of samples in one dot that is shown in parts, and in how many
 _FINE = 2001  # cells that a density's samples are counted in first
@@ -332,44 +330,6 @@ def default_risk(correct: ArrayLike) -> float:
     """Half of the error rate of (n,) answers; half an error where there is none."""
     right = as_floats(correct, "correct")
     return max(1 - float(right.mean()), 1 / len(right)) / 2
-
-
-@dataclass(frozen=True, eq=False)
-class BinCountCurve:
-    """ECE by the number of bins ``bins`` (m,): how much the ECE depends on the binning.
-
-    ``noise_floor`` (m,) is what a calibrated model would show by chance over equal-width bins.
-    """
-
-    bins: NDArray[np.intp]
-    equal_width: Floats
-    equal_mass: Floats
-    noise_floor: Floats
-
-
-def bin_count_curve(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    *,
-    edges: Edges = "right",
-) -> BinCountCurve:
-    """Return ECE over several numbers of equal-width and equal-mass bins.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-    """
-    confidence, correct = top_label(probs, labels)
-    counts = tuple(c for c in _BIN_COUNTS if c <= len(confidence))
-    widths = [Bins.tally(confidence, correct, bins=c, edges=edges) for c in counts]
-    ranked = Ranked.of(confidence, correct)
-    return BinCountCurve(
-        np.array(counts, np.intp),
-        np.array([b.ece() for b in widths]),
-        np.array([ranked.ece(c) for c in counts]),
-        np.array([b.noise_floor() for b in widths]),
-    )
 
 
 def to_json(value: Any) -> Any:

@@ -61,7 +61,6 @@ from calib_serve.report.figures import Picture, diagram, diagrams, pictures
 from calib_serve.report.look import Fact, Table
 from calib_serve.report.prepare import (
     Density,
-    bin_count_curve,
     class_table,
     confidence_density,
     confidence_histogram,
@@ -205,7 +204,6 @@ class _Multiclass:
                 histogram=confidence_histogram(*rows),
                 density=_of_all(confidence_density(*rows), pair) if how.weighs else confidence_density(*rows),
                 risk_coverage=risk_coverage(*rows, target=target, groups=how.groups_of_rows),
-                bin_counts=bin_count_curve(*rows, edges=how.edges),
                 positive=positive[i] if of_two else None,
                 positive_auroc=event_auroc(pair[0][:, 1], pair[1] == 1, **_weighing(pair[1], how))
                 if of_two

@@ -17,6 +17,7 @@ from calib_serve.core.errors import CalibServeError, InputError, MissingDependen
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 
+_MEMORY = "1GB"  # ten million predictions with labels need 0.8 (benchmarks/audit.py); more goes to disk
 _FILES = ("duckdb", "pyspark")  # engines that read Parquet files themselves
 
 
@@ -116,9 +117,6 @@ def open_engine(
     address: str | None = None,
     *,
     password_file: str | Path | None = None,
-    memory: str = "1GB",
-    threads: int | None = None,
-    temporary: str | Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[Engine]:
     """Open DuckDB in this process, or another engine that ibis knows; close it at the end.
@@ -126,9 +124,6 @@ def open_engine(
     Args:
         address: Address of the engine, such as postgres://user@host/database; None: DuckDB.
         password_file: File whose first line is the password; None: what the environment says by ``PASSWORD``.
-        memory: Most that DuckDB may hold, such as "1GB".
-        threads: Number of threads of DuckDB; None: all cores.
-        temporary: Folder for what does not fit into memory; None: the system's.
         environment: Environment variables.
 
     Raises:
@@ -144,7 +139,7 @@ def open_engine(
         if password_file is not None:
             raise InputError("a password goes with the address of a database, --engine; files need none")
         with ExitStack() as stack:
-            yield _duckdb(stack, memory=memory, threads=threads, temporary=temporary)
+            yield _duckdb(stack)
         return
     if holds_password(address):
         raise InputError(
@@ -164,15 +159,13 @@ def open_engine(
             connection.disconnect()
 
 
-def _duckdb(stack: ExitStack, *, memory: str, threads: int | None, temporary: str | Path | None) -> Engine:
+def _duckdb(stack: ExitStack) -> Engine:
     engine = Engine(None, "DuckDB", files=True)
     with engine.asking("start"):
         import ibis  # noqa: PLC0415
 
-        # Of the system's folder for temporary files, which may lie in memory, only if nobody says otherwise.
-        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=temporary, prefix="calib-serve-audit-"))
-        options: dict[str, Any] = {"memory_limit": memory, "temp_directory": folder}
-        options |= {} if threads is None else {"threads": threads}
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="calib-serve-audit-"))
+        options: dict[str, Any] = {"memory_limit": _MEMORY, "temp_directory": folder}
         engine.connection = ibis.duckdb.connect(preserve_insertion_order=False, **options)
         stack.callback(engine.connection.disconnect)
         _set_up(engine.connection)

@@ -1,10 +1,10 @@
 """The watcher over HTTP: labels and predictions in, metrics and a page out."""
 
 from calib_serve.web.app import create_app as create_app
-from calib_serve.web.asgi import WatchMiddleware as WatchMiddleware
 from calib_serve.web.bodies import Full as Full
 from calib_serve.web.bodies import TooLarge as TooLarge
 from calib_serve.web.bodies import Waiting as Waiting
+from calib_serve.web.exporter import MOST_VERSIONS as MOST_VERSIONS
 from calib_serve.web.guard import NO_CORRECTIONS as NO_CORRECTIONS
 from calib_serve.web.guard import Guard as Guard
 from calib_serve.web.guard import allowed_hosts as allowed_hosts

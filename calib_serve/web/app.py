@@ -14,11 +14,17 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import FastAPI, HTTPException, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import TypeAdapter, ValidationError
 
 from calib_serve.core.errors import ConflictError, InputError, LedgerError, Refused
-from calib_serve.core.options.base import changed
-from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import WINDOWS, Watch, file_check
 from calib_serve.receipts import (
     Item,
@@ -33,7 +39,7 @@ from calib_serve.report import STATIC
 from calib_serve.web.bodies import Waiting
 from calib_serve.web.exporter import Batch, WatchCollector, export
 from calib_serve.web.gate import Gate, parser_of, read_body, read_model, what_is_wrong
-from calib_serve.web.guard import Guard, id_source, may_correct, source_of, tokens_and_hosts
+from calib_serve.web.guard import LOOPBACK, Guard, id_source, may_correct, source_of
 from calib_serve.web.monitoring.files import WINDOWS as RULED
 from calib_serve.web.page import render_page
 from calib_serve.web.runbooks import render_runbooks
@@ -64,19 +70,6 @@ from calib_serve.web.wire import (
     not_text,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.core.options.keywords import AppKeywords
-
-from anyio.to_thread import run_sync
-from fastapi import FastAPI, HTTPException, Request, Response, Security
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from fastapi.staticfiles import StaticFiles
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import TypeAdapter, ValidationError
-
 _SECURE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -87,17 +80,17 @@ _SECURE = {
 
 _PREDICTION, _SIGNED = TypeAdapter(PredictionIn), TypeAdapter(SignedIn)
 _GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
+_WAITING = 32  # requests at work or in line, of which each may hold a body: one more is answered 429
+_LARGEST = 4 << 20  # bytes of a body: 10,000 items of 400 bytes
 _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
 
 
 def create_app(
     watch: Watch,
-    options: AppOptions | None = None,
     *,
     tokens: Tokens = (),
-    hosts: Sequence[str] = (),
+    hosts: Sequence[str] = LOOPBACK,
     registry: CollectorRegistry | None = None,
-    **keywords: Unpack[AppKeywords],
 ) -> FastAPI:
     """Return the app over a watch, which stays yours to close.
 
@@ -106,29 +99,21 @@ def create_app(
 
     Args:
         watch: An open watch.
-        options: An ``AppOptions``; keywords replace its fields.
-        tokens: Who may use it: a text may do everything, a ``Token`` what its scopes say; by default those of
-            ``token_file``, and without it everybody who reaches it.
-        hosts: The names it answers to, ``["*"]`` for any; by default loopback's and ``allowed_hosts``.
+        tokens: Who may use it: a text may do everything, a ``Token`` what its scopes say; a ``TokenFile`` is
+            read again when it changes. By default everybody who reaches it.
+        hosts: The names it answers to, ``["*"]`` for any; by default loopback's.
         registry: Where to register the metrics; by default one of its own.
-        **keywords: Fields of ``AppOptions``: ``allowed_hosts``, ``max_megabytes``, ``max_versions``,
-            ``max_waiting``, ``runbooks``, ``token_file``.
-
-    Raises:
-        InputError: For tokens and options that cannot be right.
     """
-    options = changed(options or AppOptions(), keywords, create_app)
     registry = registry or CollectorRegistry()
     app = _Watched(title="calib-serve watch", docs_url=None, redoc_url=None)
-    tokens, hosts = tokens_and_hosts(options, tokens, hosts)
     if isinstance(tokens, TokenFile):
         _follow(tokens, watch)
     guard = Guard(tokens, hosts)
     app.add_middleware(guard.around)
-    collector = export(watch, registry, max_versions=options.max_versions)
+    collector = export(watch, registry)
     app.middleware("http")(_secured)
     app.exception_handler(RequestValidationError)(_invalid)
-    routes = _Routes(watch, registry, collector, options)
+    routes = _Routes(watch, registry, collector)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
         return {"dependencies": [Security(guard.check, scopes=scopes)]}
@@ -207,14 +192,13 @@ class _Routes:
         watch: Watch,
         registry: CollectorRegistry,
         collector: WatchCollector,
-        options: AppOptions,
     ) -> None:
         self._watch, self._registry, self._collector = watch, registry, collector
-        self._bodies = Waiting(options.max_waiting, most=options.max_bytes)
-        self._gate, self._runbooks = Gate(watch, most=options.max_waiting), options.runbooks
+        self._bodies = Waiting(_WAITING, most=_LARGEST)
+        self._gate = Gate(watch, most=_WAITING)
         # What counts never waits for what looks, which holds so many of the ledger's connections at most.
-        self._looks = Gate(watch, most=options.max_waiting, at_once=4)
-        self._scrapes = Gate(watch, most=options.max_waiting, at_once=2)
+        self._looks = Gate(watch, most=_WAITING, at_once=4)
+        self._scrapes = Gate(watch, most=_WAITING, at_once=2)
         self._ledger: tuple[float, LedgerOut | None] = (-math.inf, None)
 
     async def predictions(self, request: Request) -> Response:
@@ -385,7 +369,6 @@ class _Routes:
     async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
         """The page of a version, segment and window."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
-        asked["runbooks"] = self._runbooks
         return HTMLResponse(await self._looks.run(lambda: render_page(self._watch, **asked)))
 
     async def runbooks(self) -> Response:

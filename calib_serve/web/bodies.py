@@ -47,7 +47,7 @@ class Waiting:
     def check_size(self, size: int) -> None:
         """Raise TooLarge for a body of so many bytes."""
         if size > self.most:
-            raise TooLarge(f"a body has at most {self.most} bytes (--max-megabytes)")
+            raise TooLarge(f"a body has at most {self.most} bytes")
 
     @contextmanager
     def body(self) -> Iterator[Body]:

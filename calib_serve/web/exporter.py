@@ -18,7 +18,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from calib_serve.core.errors import LedgerError
-from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import (
     TOTALS,
     Check,
@@ -37,6 +36,8 @@ Row = tuple[tuple[str, ...], float]
 Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
+MOST_VERSIONS = 200
+"""With series of their own: 138 each at most (docs/deploy.md), so that a scrape has less than 30,000."""
 _VERSION = ("model", "version")
 _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
 
@@ -51,7 +52,7 @@ class WatchCollector(Collector):
     one set of rules reads.
     """
 
-    def __init__(self, watch: Watch, *, max_versions: int = AppOptions.max_versions) -> None:
+    def __init__(self, watch: Watch, *, max_versions: int = MOST_VERSIONS) -> None:
         self._watch, self._most = watch, max_versions
         self._gauges = WindowGauges(watch)
         self.ask = self._gauges.ask
@@ -63,7 +64,7 @@ class WatchCollector(Collector):
             return None
         return (
             f"the series of {self._beyond} versions are told as one version {OTHER!r}: {self._most} have "
-            "their own; raise --max-versions, or watch by more than one process"
+            "their own; watch by more than one process"
         )
 
     def collect(self) -> Iterator[Metric]:
@@ -143,9 +144,7 @@ def _family(name: str, rows: Sequence[Row]) -> Metric:
     return family
 
 
-def export(
-    watch: Watch, registry: CollectorRegistry, *, max_versions: int = AppOptions.max_versions
-) -> WatchCollector:
+def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MOST_VERSIONS) -> WatchCollector:
     """Publish ``watch`` in ``registry``; return what publishes it.
 
     ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.

@@ -17,7 +17,7 @@ from fastapi.security import (
 from starlette.responses import JSONResponse
 
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.servers import AppOptions
+from calib_serve.core.options.servers import WebOptions
 from calib_serve.web.tokens import Scope, Token, TokenFile, Tokens, find
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -216,12 +216,12 @@ def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tup
 
 
 def tokens_and_hosts(
-    options: AppOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
+    options: WebOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
 ) -> tuple[Tokens, Sequence[str]]:
     """The tokens and host names as given, else as options name them.
 
     Args:
-        options: Options of the app.
+        options: Options of a command.
         tokens: Tokens, or a file of them.
         hosts: Host names to answer to.
     """

@@ -91,18 +91,16 @@ def render_page(
     version: str = "",
     segment: str = "",
     window: str = "",
-    runbooks: str = "runbooks",
 ) -> str:
     """Render the fleet, then a version (by default what serves most now), a segment and a window of it.
 
-    Without ``window``, the latest day, or the next longer one whose labels say something. ``runbooks``: the
-    address that alerts link to.
+    Without ``window``, the latest day, or the next longer one whose labels say something.
     """
     with watch.ledger.moment():  # all of one moment
-        return _rendered(watch, _Look(model, version, segment, window), runbooks)
+        return _rendered(watch, _Look(model, version, segment, window))
 
 
-def _rendered(watch: Watch, asked: _Look, runbooks: str) -> str:
+def _rendered(watch: Watch, asked: _Look) -> str:
     versions = _by_traffic(watch)
     if not versions:
         return environment("calib_serve.web").get_template("none.html").render()
@@ -136,7 +134,6 @@ def _rendered(watch: Watch, asked: _Look, runbooks: str) -> str:
         .render(
             look=look,
             windows=list(WINDOWS),
-            runbooks=runbooks,
             wrong=[Said("off", f"Check {n}: {reason}") for n, reason in checks.items() if reason is not None],
             alarms=_alarms(every, look) if len(versions) > 1 else [],
             fleet=_fleet(watch, versions, looked, look, incidents=every, status=state),

@@ -25,6 +25,11 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+CONNECTIONS = 512
+"""At a time; others are answered 503. Half of the files that Linux gives a process by default."""
+SECONDS = 30.0
+"""In which a request, with its body, must have come: 64 MiB at 18 Mbit a second."""
+
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
@@ -39,14 +44,13 @@ def serve_app(
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
     HTTP/1.1, without WebSockets, by TLS 1.2 or later where there is a certificate. A client that is late with
-    the head of a request, or with a body, loses its connection.
+    a request or its body loses its connection.
 
     Args:
         app: An ASGI app, such as ``create_app`` returns.
         options: A ``ListenOptions``; keywords replace its fields.
         started: Called once the app has started and listens, with the port: where 0 is asked for, a free one.
-        **keywords: Fields of ``ListenOptions``: ``host``, ``max_connections``, ``port``, ``request_seconds``,
-            ``root_path``, ``tls_cert``, ``tls_key``.
+        **keywords: Fields of ``ListenOptions``: ``host``, ``port``, ``tls_cert``, ``tls_key``.
 
     Raises:
         ServerError: Where the app does not start, or the port cannot be used.
@@ -56,15 +60,14 @@ def serve_app(
     cert, key = options.tls_cert, options.tls_key
     context = None if cert is None or key is None else _tls(cert, key)
     config = uvicorn.Config(
-        _in_time(app, options.request_seconds),
+        app,
         host=options.host,
         port=options.port,
-        http=type("Connection", (_Connection,), {"seconds": options.request_seconds}),
+        http=_Connection,
         ws="none",
-        limit_concurrency=options.max_connections + 1,  # uvicorn refuses the one that reaches it
+        limit_concurrency=CONNECTIONS + 1,  # uvicorn refuses the one that reaches it
         h11_max_incomplete_event_size=16 << 10,  # bytes of a request's line and headers
         backlog=128,  # connections that wait to be accepted
-        root_path=options.root_path,
         proxy_headers=True,
         # As uvicorn's own command has it, and over IPv6 as well.
         forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1"),
@@ -99,24 +102,23 @@ class _Server(uvicorn.Server):
             self._listens(self.servers[0].sockets[0].getsockname()[1])
 
 
-# h11, not httptools: its states tell whether a request's head was read to its end.
+# uvicorn has no time limit for a request, and not before every server stands a proxy that has one. h11, not
+# httptools: its states tell whether a request was read to its end.
 class _Connection(H11Protocol):
-    """uvicorn's connection, but with a time limit for the head of each request."""
+    """uvicorn's connection, which ends where a request, with its body, has not come in time."""
 
-    seconds: float
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._late = self.loop.call_later(self.seconds, transport.abort)
+        self._late = self.loop.call_later(SECONDS, transport.abort)
 
-    def data_received(self, data: bytes) -> None:
-        if self._late is None and self.conn.their_state is h11.IDLE:
-            self._late = self.loop.call_later(self.seconds, self.transport.abort)
-        before = self.cycle
-        super().data_received(data)
-        if self.cycle is not before:  # a head was read to its end
+    def handle_events(self) -> None:  # of what came just now, or waited behind another request
+        super().handle_events()
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._in_time()
+        elif self._late is None:
+            self._late = self.loop.call_later(SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -126,41 +128,6 @@ class _Connection(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
-
-
-def _in_time(app: App, seconds: float) -> App:
-    """Wrap ``app`` with a time limit of ``seconds`` for a body, which looks cut off beyond it.
-
-    The connection ends with the answer where the body was not read whole, so that the rest cannot drip on.
-    """
-
-    async def timed(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        until = asyncio.get_running_loop().time() + seconds
-        whole = not any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
-
-        async def received() -> Any:
-            nonlocal whole
-            if whole:
-                return await receive()
-            try:
-                left = until - asyncio.get_running_loop().time()
-                message = await asyncio.wait_for(receive(), max(left, 0.0))
-            except asyncio.TimeoutError:
-                return {"type": "http.disconnect"}
-            whole = not message.get("more_body", False)
-            return message
-
-        async def sent(message: Any) -> None:
-            if message["type"] == "http.response.start" and not whole:
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-            await send(message)
-
-        await app(scope, received, sent)
-
-    return timed
 
 
 def _tls(cert: Path, key: Path) -> ssl.SSLContext:

@@ -44,7 +44,7 @@ _ERRORS = {
     403: "a token without the scope that this needs, or a page of another site",
     404: "no open incident of that number, or no such model version",
     409: "the Idempotency-Key was used for another batch; nothing was counted",
-    413: f"more than {MOST_ITEMS:,} items, or more bytes than --max-megabytes allows, 4 MiB by default",
+    413: f"more than {MOST_ITEMS:,} items, or more than 4 MiB",
     415: "neither JSON nor NDJSON, or encoded",
     429: "too many batches are waiting; send it again",
     503: "the ledger cannot keep the batch, or it is not known whether it did; send it again",

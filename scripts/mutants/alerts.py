@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,10 +28,10 @@ sys.path[:1] = [str(HERE.parent), str(TESTS / "support"), str(TESTS / "deploy")]
 
 from rule_cases import cases  # noqa: E402
 
+from calib_serve.web import export_monitoring  # noqa: E402
 from mutants.rule_bench import Bench, Broken, Verdict  # noqa: E402
 from mutants.rule_changes import Mutant, mutants  # noqa: E402
 
-DEPLOY = HERE.parents[1] / "deploy" / "prometheus"
 EQUIVALENT = HERE / "equivalent_alerts.txt"
 WANTED = 1.0
 
@@ -46,8 +47,15 @@ def main() -> int:
     told = options.parse_args()
     if not shutil.which("promtool"):
         sys.exit("promtool is missing: scripts/system_tools.sh installs it")
+    with tempfile.TemporaryDirectory() as folder:
+        export_monitoring(Path(folder), parts=["rules", "alerts"])
+        return tried(told, Path(folder) / "prometheus")
+
+
+def tried(told: argparse.Namespace, rules: Path) -> int:
+    """Try the mutants that are asked for, of the files in a folder; the exit code."""
     reasons = known_equivalents()
-    every = mutants(DEPLOY)
+    every = mutants(rules)
     if gone := sorted(set(reasons) - {one.name for one in every}):
         sys.exit(f"{EQUIVALENT.name} names mutants that there are not: {gone}")
     wanted = [one for one in every if told.only in one.where and told.file in one.file]
@@ -56,7 +64,7 @@ def main() -> int:
         sys.exit(f"no mutant is of {told.only or told.file!r}; give an alert or a recorded series")
     if told.sample:
         wanted = random.Random(told.seed).sample(wanted, min(told.sample, len(wanted)))
-    bench = Bench(DEPLOY, cases())
+    bench = Bench(rules, cases())
     with concurrent.futures.ThreadPoolExecutor(told.jobs) as pool:
         found = []
         try:

@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_is_refused(written: str, says: str, here: Path) -
         (("--arl", "1"), "--arl is a number of labels"),
         (("--arl", "many"), "many"),
         (("--block", "1.5"), "--block is a whole number"),
-        (("--max-conections", "9"), "--max-connections"),
+        (("--allowed-host", "a"), "--allowed-hosts"),
         (("--tolerance", "0.5"), "--tolerance must be in [0, 0.5)"),
         (("--sample-rate", "0"), "--sample-rate must be above 0"),
         (("--sample-rate", "0.5"), "--sample-rate is of samples"),

@@ -152,11 +152,6 @@ def test_a_row_for_each_class_is_looked_up_and_renormalised() -> None:
         table(np.full((1, 3), 1 / 3))
 
 
-def test_where_every_class_is_of_value_zero_all_are_alike() -> None:
-    table = ProbTable(np.array([[0.5]] * 3), np.array([[0.0, 0.5]] * 3))
-    assert table(np.array([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])).tolist() == [[1 / 3, 1 / 3, 1 / 3], [0, 0, 1]]
-
-
 def test_one_row_maps_the_top_and_the_others_share_the_rest_in_their_proportions() -> None:
     table = ProbTable(np.array([[0.5, 0.8]]), np.array([[0.3, 0.6, 0.9]]))
     assert table.classes is None
@@ -214,13 +209,3 @@ REFUSED = [
 def test_what_is_no_step_is_refused(error: type[Exception], said: str, make: Callable[[], object]) -> None:
     with pytest.raises(error, match=said):
         make()
-
-
-def test_what_is_just_a_step_is_one() -> None:
-    assert LogitMap(np.array(SMALLEST)).weight == SMALLEST
-    assert LogitMap(np.array([F32, -F32]), np.array([F32, -F32])).classes == 2
-    assert Mixture([1.0], [0.5, 0.5 + 5e-7]).weights[1] > 0.5
-    assert LogitMap.temperature(4.0).weight == 0.25
-    maps = LogitMap(np.array(2.0)), LogitMap(np.array(2.0), BIAS), LogitMap(FULL), LogitMap(np.ones(1))
-    assert [one.classes for one in maps] == [None, 3, 3, 1]
-    assert [one.is_scalar for one in maps] == [True, False, False, False]

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from live_server import until
 from sizes import sized
-from stalling import ONE, Served, closed, watching
+from stalling import IMPATIENT, ONE, Served, closed, watching
 
 pytestmark = pytest.mark.server
 
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.server
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One server that gives a request two seconds, and serves a hundred connections."""
-    options = ("--request-seconds", "2", "--max-connections", "100")
-    with watching(tmp_path_factory.mktemp("watch"), *options) as served:
+    with watching(tmp_path_factory.mktemp("watch"), limits=IMPATIENT) as served:
         yield served
 
 

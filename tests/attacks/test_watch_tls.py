@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
-from stalling import watching
+from stalling import IMPATIENT, watching
 
 from calib_serve.core.errors import InputError
 from calib_serve.web import serve_app
@@ -31,10 +31,8 @@ def certificate(folder: Path, name: str = "a") -> tuple[str, str]:
 
 def test_tls_is_1_2_or_later_by_ipv6_too_and_silent_clients_keep_nobody_waiting(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
-    limits = ("--request-seconds=2", "--max-connections=50")
-    options = ("--tls-cert", cert, "--tls-key", key, *limits)
-    host = "::1" if socket.has_ipv6 else "127.0.0.1"
-    with watching(tmp_path, *options, host=host) as served, ExitStack() as stack:
+    pair = ("--tls-cert", cert, "--tls-key", key)
+    with watching(tmp_path, *pair, limits=IMPATIENT) as served, ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(served.connect())  # no handshake
         trusting = ssl.create_default_context(cafile=cert)

@@ -75,7 +75,6 @@ LINES = [
     ("compare s.npz --study size --groups patients", "--groups"),
     ("compare s.npz --study size --option cal=2", "cal"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
-    ("audit p --labels l --engine postgres://a@b/c --temporary .", "--temporary"),
     (f"{AROUND} --untried --probe p.jpg", "--probe"),
     (f"{AROUND} --option top=3", "top"),
     (f"{AROUND} --probe p.jpg --probe-data d", "--probe"),

@@ -1,7 +1,6 @@
 """The rules and the dashboard on a real Prometheus, of which three deployments take different parts."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,52 +9,16 @@ from rules_by_numpy import bins_by_numpy, bins_of, by_numpy
 
 from calib_serve.receipts.series import CONTRACTS, SERIES, WATCH, WORKERS
 from calib_serve.receipts.sums import Sums
+from calib_serve.web import monitoring_files
 
 pytestmark = pytest.mark.server
 
-GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
-DASHBOARD = json.loads((GRAFANA / "dashboards" / "calibration.json").read_text())
+(TEXT,) = monitoring_files(parts=["dashboards"]).values()
+DASHBOARD = json.loads(TEXT)
 WINDOW = {
     "calib_window_accuracy": 0.81, "calib_window_gap": 0.04, "calib_window_ece": 0.05,
     "calib_window_verdict": 0.5, "calib_window_coverage": 0.9, "calib_window_noise_floor": 0.03,
 }  # fmt: skip
-GAUGES = {
-    "Verdict": {"": "calib_window_verdict"},
-    "Labels coming in, and refused": {"a prediction": "calib_window_label_share"},
-    "Accuracy and mean confidence": {"accuracy": "calib_window_accuracy"},
-    "Predictions and labels": {"covered": "calib_window_coverage"},
-    "Incidents open": {"": "calib_incidents_open"},
-    "ECE, and what chance alone would show": {
-        "ECE": "calib_window_ece",
-        "by chance": "calib_window_noise_floor",
-        "at least, without chance": "calib_window_debiased_ece_low",
-        "at most, without chance": "calib_window_debiased_ece_high",
-    },
-    "How late labels come": {
-        "labels are in after": "calib_maturity_seconds",
-        "predictions whose labels are not in": "calib_window_immature_share",
-    },
-    "Evidence of drift": {
-        "evidence": "calib_drift_log_evidence",
-        "alarm above": "calib_drift_log_threshold",
-        "incidents open": "calib_incidents_open",
-    },
-    "Classes and segments over 24 hours: confidence less accuracy": {
-        "standard error": "calib_slice_gap_error"
-    },
-    "Promises of its contract": {
-        "state": "calib_contract_state",
-        "promise": "calib_contract_promise",
-        "so far": "calib_contract_value",
-        "at least": "calib_contract_low",
-        "at most": "calib_contract_high",
-        "budget left": "calib_contract_budget_left",
-        "spent in": "calib_contract_runs_out_seconds",
-    },
-}
-"""What queries of panels show, by their legends, where watch publishes it."""
-NAMES = sorted({name for panel in GAUGES.values() for name in panel.values()} - set(WINDOW))
-WINDOW |= {name: 10 + i for i, name in enumerate(NAMES)}
 PANELS = DASHBOARD["panels"]
 OF_A_CONTRACT = "Promises of its contract"
 DEPLOYMENTS = ("torchserve", "watch", "triton")
@@ -135,13 +98,6 @@ def value(there, title, legend, env):
     (panel,) = [panel for panel in PANELS if panel["title"] == title]
     (query,) = [one for one in panel["targets"] if one["legendFormat"].split("{{")[0].strip() == legend]
     return there.number(filled(query["expr"]), env=env)
-
-
-def test_panels_of_gauges_show_those_that_they_name(there):
-    for title, legends in GAUGES.items():
-        for legend, name in legends.items():
-            assert value(there, title, legend, "watch") == WINDOW[name], (title, legend)
-    assert value(there, "Accuracy and mean confidence", "confidence", "watch") == pytest.approx(0.85)
 
 
 @pytest.mark.parametrize("name", ["torchserve", "triton"])

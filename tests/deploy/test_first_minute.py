@@ -4,7 +4,6 @@ import json
 import re
 import time
 from contextlib import closing
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -18,10 +17,10 @@ from calib_serve import evaluate
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
+from calib_serve.web import monitoring_files
 
 pytestmark = pytest.mark.server
 
-GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 N, V = 897, {"model": "digits", "version": "1.0"}
 WINDOW = "24h"
 
@@ -96,12 +95,9 @@ def test_one_stream_is_one_number_on_every_surface_from_the_first_scrape(stream)
         assert stream.number(recorded) == float(gauge["value"][1]), name
 
 
-def of_digits(query):
-    return query.replace("$model", "digits").replace("$version", "1.0")
-
-
 def test_no_query_of_the_dashboard_is_empty_within_a_minute(stream):
-    board = json.loads((GRAFANA / "dashboards" / "calibration.json").read_text())
+    (text,) = monitoring_files(parts=["dashboards"]).values()
+    board = json.loads(text)
     queries = {
         (panel["title"], one["legendFormat"]): one["expr"]
         .replace("$model", "digits")

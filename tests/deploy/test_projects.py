@@ -14,7 +14,6 @@ import jsonschema_rs
 import pytest
 import yaml
 from manifests import check
-from real_servers import needed
 
 from calib_serve.app.projects.kinds import KINDS
 from calib_serve.app.projects.project import write_project
@@ -51,17 +50,6 @@ def test_compose_files_are_of_its_schema_and_every_file_that_they_mount_is_there
                 assert service["user"]
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(COMPOSE, {"services": {"watch": {"imagine": "no such key"}}})
-
-
-def test_an_image_copies_what_is_written_or_made_by_the_commands(project: Path) -> None:
-    made = {"artifact", "calibrated.onnx", "model_store", "repository"}
-    for name in ("server.Dockerfile", "watch.Dockerfile"):
-        text = (project / name).read_text()
-        assert "\nUSER " in text, "not root"
-        for line in text.splitlines():
-            words = line.split()
-            if line.startswith("COPY ") and not line.startswith("COPY --from"):
-                assert all(one in made or (project / one).is_file() for one in words[1:-1]), line
 
 
 def every(project: Path, overlay: str) -> list[dict[str, Any]]:
@@ -172,37 +160,6 @@ def test_kustomize_makes_whole_objects_whose_parts_fit_one_another(project: Path
     assert watch["replicas"] == (1 if overlay == "deploy" else 2)
     ledger = next(one for one in watch["template"]["spec"]["containers"][0]["args"] if "--ledger" in one)
     assert ("postgresql" in ledger) == (overlay == "production") == (("StatefulSet", "postgres") in there)
-
-
-@pytest.mark.server
-def test_prometheus_scrapes_what_this_kind_publishes(project: Path) -> None:
-    folder = project / "deploy" / "prometheus"
-    promtool = needed("promtool", "prometheus")
-    subprocess.run([promtool, "check", "config", "prometheus.yml"], cwd=folder, check=True)
-    (alerting,) = of(project / "production" / "prometheus" / "prometheus.yml")["alerting"]["alertmanagers"]
-    assert alerting["static_configs"] == [{"targets": ["alertmanager:9093"]}]
-    jobs = of(folder / "prometheus.yml")["scrape_configs"]
-    targets = {
-        f"{name}:{one['port']}"
-        for job in jobs for one in job.get("dns_sd_configs", ()) for name in one["names"]
-    }  # fmt: skip
-    aliases = {
-        alias for one in of(project / "compose.yaml")["services"].values() if "networks" in one
-        for alias in one["networks"]["default"]["aliases"]
-    }  # fmt: skip
-    assert {target.partition(":")[0] for target in targets} <= aliases
-    assert [one for job in jobs for one in job.get("static_configs", ())] == [{"targets": ["127.0.0.1:9090"]}]
-    services = {
-        f"{one['metadata']['name']}:{port['port']}"
-        for path in (project / "deploy").glob("*.yaml") for one in yaml.safe_load_all(path.read_text())
-        if one["kind"] == "Service" for port in one["spec"]["ports"]
-    }  # fmt: skip
-    assert targets <= services
-    assert bool(targets & {"server-pods:8082", "server-pods:8002"}) == any(
-        port["name"] == "metrics"
-        for one in yaml.safe_load_all((project / "deploy" / "server.yaml").read_text())
-        if one["kind"] == "Service" for port in one["spec"]["ports"]
-    )  # fmt: skip
 
 
 def test_the_secrets_are_for_their_owner_alone_and_of_this_project_alone(tmp_path: Path) -> None:

@@ -181,22 +181,6 @@ def test_no_spelling_of_a_path_passes_the_token_by(pod: Pod, line: str) -> None:
     assert b"receipt" not in answer
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        ("Authorization: Bearer wrong", f"Authorization: Bearer {FIRST}"),
-        (f"Authorization : Bearer {FIRST}",),
-        ("X: y", f" Authorization: Bearer {FIRST}"),
-        (f"Authorization: Bearer wrong, Bearer {FIRST}",),
-    ],
-    ids=str,
-)
-def test_no_spelling_of_a_header_passes_for_a_token(pod: Pod, headers: tuple[str, ...]) -> None:
-    status, answer = raw(pod.predictions, "POST /predictions/digits HTTP/1.1", *headers)
-    assert status in (400, 401)
-    assert b"receipt" not in answer
-
-
 @pytest.mark.parametrize("path", ["/", "/models", "/models/digits", "/metrics", "/explanations/digits"])
 def test_only_predictions_and_ping_are_there_even_with_a_token(pod: Pod, path: str) -> None:
     assert pod.ask(FIRST, path).status_code == 404
@@ -208,13 +192,6 @@ def test_the_port_of_the_metrics_has_the_metrics_alone(pod: Pod) -> None:
     until(lambda: total(httpx.get(metrics, trust_env=False).text, "calib_predictions_total") > 0)
     for path in ("/", "/predictions/digits", "/models", "/metrics/../predictions/digits"):
         assert httpx.post(pod.metrics + path, json=X, trust_env=False).status_code == 404
-
-
-def test_a_label_is_counted_through_the_proxy(pod: Pod) -> None:
-    label = [{"receipt": pod.ask(FIRST).json()["receipt"], "label": 3}]
-    reply = pod.ask(SECOND, "/predictions/calibration_feedback", json=label)
-    assert reply.status_code == 200, reply.text
-    assert reply.json()["accepted"] == 1
 
 
 def test_nothing_of_torchserve_listens_beyond_loopback(pod: Pod) -> None:

@@ -1,4 +1,4 @@
-"""The rules are what the command writes, and every one of them passes promtool's cases."""
+"""Every rule and alert that the command writes passes promtool's cases, and reads series that there are."""
 
 import re
 from pathlib import Path
@@ -12,10 +12,9 @@ from calib_serve.receipts.series import CONTRACTS, LEDGER_LABELS, SERIES, WATCH,
 from calib_serve.web import MonitoringOptions, monitoring_files
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "deploy" / "prometheus"
-RULES = (FOLDER / "rules.yml").read_text()
-ALERTS = (FOLDER / "alerts.yml").read_text()
-DASHBOARD = (FOLDER.parent / "grafana" / "dashboards" / "calibration.json").read_text()
+WRITTEN = monitoring_files(parts=["rules", "alerts", "dashboards"])
+RULES, ALERTS = WRITTEN["prometheus/rules.yml"], WRITTEN["prometheus/alerts.yml"]
+DASHBOARD = WRITTEN["grafana/dashboards/calibration.json"]
 OF_OTHERS = {
     "calib_labels_refused",
     "calib_labels_counted",
@@ -51,25 +50,6 @@ def test_every_rule_and_every_alert_has_a_case():
 def test_every_alert_has_a_runbook():
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbooks.md").read_text(), flags=re.MULTILINE)
     assert {alert["alert"] for alert in alerts()} <= set(sections)
-
-
-def test_every_alert_is_seen_to_fire_and_to_end():
-    def ends(case):
-        asks = sorted(
-            case.asks.get("promql_expr_test", ()), key=lambda ask: int(ask["eval_time"].removesuffix("m"))
-        )
-        fires = [bool(ask["exp_samples"]) for ask in asks]
-        return True in fires and False in fires[fires.index(True) :]
-
-    seen = {name for case in CASES.values() if ends(case) for name in case.about}
-    assert {alert["alert"] for alert in alerts()} <= seen
-
-
-def test_the_files_in_deploy_are_what_the_command_writes():
-    for path, text in monitoring_files().items():
-        assert (ROOT / "deploy" / path).read_text() == text, (
-            f"calib-serve export monitoring deploy --force: {path}"
-        )
 
 
 def test_every_series_that_rules_and_dashboards_read_is_a_declared_one():

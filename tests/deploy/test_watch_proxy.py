@@ -13,7 +13,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from live_server import until
 from processes import free_ports, started
 from real_servers import needed
@@ -42,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     command = ["openssl", "req", "-x509", "-newkey", *curve, "-addext", f"subjectAltName=DNS:{HOST}"]
     files = ("-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt"))
     subprocess.run([*command, *files], check=True, capture_output=True)
-    options = ("--token-file", str(tokens), "--allowed-hosts", HOST, "--root-path", "/calibration")
+    options = ("--token-file", str(tokens), "--allowed-hosts", HOST)
     with watching(folder / "watch", *options, "--log-format", "json") as served:
         (port,) = free_ports(1)
         places = {
@@ -88,8 +87,6 @@ def test_predictions_labels_metrics_and_the_page_pass_under_the_site_s_name(site
     assert links
     for link in links:
         assert site.proxy.get(page.url.join(link)).status_code == 200, link
-    servers = site.proxy.get("/openapi.json").json()["servers"]
-    assert servers == [{"url": "/calibration"}]
 
 
 def test_whoever_comes_past_the_proxy_or_under_another_name_is_told_why_not(site: Proxied) -> None:
@@ -135,18 +132,3 @@ def test_the_log_is_json_with_time_and_level_and_holds_no_token(site: Proxied) -
         assert told.keys() >= {"time", "level", "logger", "message"}
         assert told["time"].endswith("Z")
     assert TOKEN not in site.log.read_text()
-
-
-def test_envoy_s_file_says_the_same() -> None:
-    """No Envoy runs here: what its file says is compared with nginx's."""
-    envoy = yaml.safe_load((ROOT / "deploy" / "envoy" / "watch.yaml").read_text())["static_resources"]
-    (listener,), (cluster,) = envoy["listeners"], envoy["clusters"]
-    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    (host,) = manager["route_config"]["virtual_hosts"]
-    (route,) = host["routes"]
-    assert (route["match"]["prefix"], route["route"]["prefix_rewrite"]) == ("/calibration/", "/")
-    assert route["route"]["cluster"] == cluster["name"]
-    assert manager["use_remote_address"] is True
-    assert HOST in host["domains"]
-    (end,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
-    assert end["endpoint"]["address"]["socket_address"]["port_value"] == 9300

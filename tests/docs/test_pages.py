@@ -263,7 +263,7 @@ def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_pat
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("command", ["scikit_learn.py --splits 1", "without_the_command_line.py"])
+@pytest.mark.parametrize("command", ["without_the_command_line.py"])
 def test_an_example_runs(command: str, installed: Path, tmp_path: Path) -> None:
     with Terminal(tmp_path / "folder", installed) as t:
         t.folder.mkdir()

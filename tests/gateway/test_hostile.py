@@ -415,7 +415,7 @@ def in_process(server: Recording, *, root_path: str = "", **options: Any) -> Ite
 
 
 def test_a_path_that_the_proxy_strips_is_no_part_of_an_address(server: Recording) -> None:
-    """With --root-path, uvicorn puts it before the path that came."""
+    """As of an app that mounts it, or of a server that puts it before the path that came."""
     with in_process(server, root_path="/models") as client:
         found = client.post(f"/models{INFER}", json={}).json()
         assert [one["name"] for one in found["outputs"]] == ["logits", "confidence", "receipt"]
@@ -454,9 +454,12 @@ def test_it_asks_for_the_labels_of_its_budget_wherever_it_counts(server: Recordi
             assert not all(outputs["label_wanted"])
 
 
-def test_versions_that_clients_name_get_series_until_there_are_the_most(server: Recording) -> None:
+def test_versions_that_clients_name_get_series_until_there_are_the_most(
+    server: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calib_serve.gateway.app.MOST_VERSIONS", 2)
     server.answer = lambda _: reply(b"{}")
-    with in_process(server, max_versions=2) as client:
+    with in_process(server) as client:
         for version in (7, 8, 9):
             client.post(f"/v2/models/digits/versions/{version}/infer", json={})
         lines = client.get("/calibration/metrics").text.splitlines()

@@ -19,10 +19,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from calib_serve import calibrate
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.integrations.sklearn.estimators import CalibratedClassifier, ScoreCalibrator
+from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 from calib_serve.scores import softmax
 
 
@@ -70,8 +71,8 @@ def test_a_fitted_classifier_stays_and_is_calibrated_on_all_samples(cv):
     fitted = GaussianNB().fit(x, y)
     given = fitted if cv == "prefit" else FrozenEstimator(fitted)
     model = CalibratedClassifier(given, method="temperature", cv=cv).fit(x_cal, y_cal)
-    scores = ScoreCalibrator("temperature", outputs="probabilities").fit(fitted.predict_proba(x_cal), y_cal)
-    assert model.artifact_.fingerprint == scores.artifact_.fingerprint
+    alone = calibrate(fitted.predict_proba(x_cal), y_cal, "temperature", outputs="probabilities")
+    assert model.artifact_.temperature == alone.temperature
     assert model.estimator_ is given
 
 

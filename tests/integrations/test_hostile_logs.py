@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from libraries import library
-from logs import START, Logs, expected, some_logs
+from logs import START, expected, some_logs
 from pyarrow import parquet
 
 from calib_serve.core.bins import Bins
@@ -73,7 +73,7 @@ def test_a_confidence_that_is_none_is_refused_with_its_count_and_id(audited: Aud
     labels = {"id": np.array([40, 41, 42]), "label": np.zeros(3, int)}
     with pytest.raises(InputError, match=r"1 of 3 predictions .* confidence in \[0, 1\].*of id 41"):
         audited(column, labels)
-    found = audited(column, labels, skip_invalid=True, ranks=True)
+    found = audited(column, labels, skip_invalid=True)
     assert found.refused["confidence"].count == 1
     assert (found.total.bins.n, found.labels.of_refused) == (2, 1)
     assert np.isfinite(found.total.sums.vector).all()
@@ -134,7 +134,7 @@ def test_a_moment_is_the_same_in_every_zone_and_unit(audited: Audited, zone: str
 
 
 def test_nothing_is_no_perfect_calibration(audited: Audited) -> None:
-    found = audited({"id": [0]}, {"id": [1], "label": [0]}, ranks=True)
+    found = audited({"id": [0]}, {"id": [1], "label": [0]})
     assert (found.unlabelled, found.labels.without_prediction) == (1, 1)
     assert found.total.verdict.level in ("too_little", "no_error_found")
     told = found.as_dict()["total"]
@@ -174,29 +174,6 @@ def test_columns_of_odd_names_and_groups_of_odd_values(audited: Audited) -> None
     )
     counts = {one.by["ключ"]: one.bins.n for one in found.measured}
     assert counts == {odd[0]: 1, odd[1]: 1, "": 2, "other": 1, "NULL": 1}  # no value is none, too
-
-
-def test_groups_may_have_the_names_of_our_own_columns(audited: Audited) -> None:
-    found = audited({"bin": ["a", "b"], "rows": [1, 2], "label": ["x", "y"]}, by=["bin", "rows", "label"])
-    assert [tuple(one.by.values()) for one in found.measured] == [("a", "1", "x"), ("b", "2", "y")]
-
-
-def test_ties_and_tiny_groups_have_exact_ranks(audited: Audited) -> None:
-    for n, ties in ((3, 1), (14, 2), (15, 1), (16, 3), (400, 7), (1000, 400)):
-        rng = np.random.default_rng(n)
-        c, right = rng.integers(0, ties, n) / ties, rng.random(n) < 0.6
-        right[:2] = True, False
-        table = pa.table({"id": np.arange(n), "predicted": np.zeros(n, int), "confidence": c})
-        truth = pa.table({"id": np.arange(n), "label": (~right).astype(int)})
-        want = expected(Logs(table, truth))
-        found = audited({"confidence": c}, {"id": np.arange(n), "label": (~right).astype(int)}, ranks=True)
-        ranks = found.total.ranks
-        assert ranks is not None
-        assert ranks.auroc == pytest.approx(want.auroc, abs=1e-12)
-        assert ranks.adaptive_ece == pytest.approx(want.adaptive_ece, abs=1e-12)
-    all_right = audited({"confidence": [0.5, 0.9]}, ranks=True).total.ranks
-    assert all_right is not None
-    assert np.isnan(all_right.auroc)
 
 
 def test_folders_and_patterns_are_one_log(tmp_path: Path) -> None:
@@ -255,5 +232,7 @@ def test_a_server_that_is_not_there_is_said_without_the_password(
     word = tmp_path / "word"
     word.write_text("s3cret\n")
     word.chmod(0o644)
+    monkeypatch.delenv(PASSWORD)
+    monkeypatch.setenv(f"{PASSWORD}_FILE", str(word))
     with pytest.raises(InputError, match="chmod 600"):
-        audit("p", "l", engine="postgres://ana@127.0.0.1:1/logs", password_file=word)
+        audit("p", "l", engine="postgres://ana@127.0.0.1:1/logs")

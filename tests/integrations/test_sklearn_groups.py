@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 
 from calib_serve import calibrate
 from calib_serve.core.errors import InputError
-from calib_serve.integrations.sklearn import CalibratedClassifier, ScoreCalibrator
+from calib_serve.integrations.sklearn import CalibratedClassifier
 
 
 def patients(seed: int = 0, count: int = 40, copies: int = 6):
@@ -57,11 +57,6 @@ def assert_same(found, expected) -> None:
     assert found.metrics_after == expected.metrics_after
     z = held_out(GroupKFold(5))
     np.testing.assert_allclose(found.of_logits(z), expected.of_logits(z), rtol=0, atol=1e-12)
-
-
-def test_the_copies_are_such_that_groups_matter():
-    z = held_out(GroupKFold(5))
-    assert calibrated(z).selection.scores != calibrated(z, groups=None).selection.scores
 
 
 @pytest.mark.parametrize("routing", [False, True])
@@ -99,30 +94,7 @@ def test_a_search_hands_groups_on_to_a_number_of_folds():
         search = GridSearchCV(CalibratedClassifier(cv=4), {"random_state": [0]}, cv=GroupKFold(3))
         found = search.fit(X, Y, groups=GROUPS).best_estimator_
         alone = CalibratedClassifier(cv=4).fit(X, Y, groups=GROUPS)
-        calibrator = GridSearchCV(ScoreCalibrator(outputs="logits"), {"random_state": [0]}, cv=GroupKFold(3))
-        z = held_out(GroupKFold(5))
-        assert_same(calibrator.fit(z, Y, groups=GROUPS).best_estimator_.artifact_, calibrated(z))
     assert_same(found.artifact_, alone.artifact_)
-
-
-def test_groups_under_another_name_are_groups():
-    with sklearn.config_context(enable_metadata_routing=True):
-        cv = GroupKFold(4).set_split_request(groups="who")
-        named = CalibratedClassifier(LogisticRegression(), cv=cv).fit(X, Y, who=GROUPS)
-        plain = CalibratedClassifier(LogisticRegression(), cv=GroupKFold(4)).fit(X, Y, groups=GROUPS)
-    assert_same(named.artifact_, plain.artifact_)
-
-
-@pytest.mark.parametrize("routing", [False, True])
-def test_a_search_inside_gets_the_groups_too(routing):
-    inner = GridSearchCV(LogisticRegression(), {"C": [0.1, 10]}, cv=GroupKFold(3))
-    with sklearn.config_context(enable_metadata_routing=routing):
-        model = CalibratedClassifier(inner, cv=GroupKFold(4)).fit(X, Y, groups=GROUPS)
-    alone = inner.fit(X, Y, groups=GROUPS)
-    assert (
-        model.estimator_.cv_results_["mean_test_score"].tolist()
-        == alone.cv_results_["mean_test_score"].tolist()
-    )
 
 
 @pytest.mark.parametrize("routing", [False, True])
@@ -135,14 +107,6 @@ def test_a_fitted_classifier_is_calibrated_by_groups(routing, cv):
             X, Y, groups=GROUPS
         )
     assert_same(model.artifact_, calibrated(fitted.decision_function(X)))
-
-
-def test_scores_are_calibrated_by_groups():
-    z = held_out(GroupKFold(5))
-    assert_same(ScoreCalibrator(outputs="logits").fit(z, Y, groups=GROUPS).artifact_, calibrated(z))
-    few = np.isin(GROUPS, [f"patient {i}" for i in range(8)])  # two patients a class
-    found = ScoreCalibrator(outputs="logits").fit(z[few], Y[few], groups=GROUPS[few]).artifact_
-    assert_same(found, calibrated(z[few], Y[few], GROUPS[few], folds=4))
 
 
 @pytest.mark.parametrize("cv", [KFold(4), StratifiedKFold(4), [(np.arange(120), np.arange(120, 240))]])
@@ -207,34 +171,9 @@ def test_series_of_the_same_rows_are_as_arrays():
 
 @pytest.mark.parametrize("what", ["y", "groups", "sample_weight"])
 @pytest.mark.parametrize("kept", [False, True], ids=["another order", "other rows"])
-@pytest.mark.parametrize("model", [CalibratedClassifier(cv=4), ScoreCalibrator(outputs="logits")])
-def test_a_series_of_rows_in_another_order_is_refused(what, kept, model):
+def test_a_series_of_rows_in_another_order_is_refused(what, kept):
     x, y, groups = frames()
-    if isinstance(model, ScoreCalibrator):
-        x = x[["a", "b", "c", "d"]]
     given = {"y": y, "groups": groups, "sample_weight": pd.Series(np.ones(len(y)), y.index)}
     given[what] = given[what].set_axis(given[what].index + 10_000) if kept else given[what].sort_index()
     with pytest.raises(InputError, match=rf"index of {what}.*X.index.*to_numpy"):
-        model.fit(x, **given)
-
-
-def test_a_shuffled_frame_beside_a_new_index_is_refused_as_both_readings_are_possible():
-    x = pd.DataFrame(X).sample(frac=1, random_state=0)
-    with pytest.raises(InputError, match="index of y"):
-        CalibratedClassifier(cv=4).fit(x, pd.Series(Y))
-
-
-def test_columns_that_are_named_as_classes_in_another_order_are_refused():
-    z = held_out(GroupKFold(5))
-    names = np.array(["ant", "bee", "cow", "dog"])
-    turned = pd.DataFrame(z[:, ::-1], columns=names[::-1])
-    with pytest.raises(InputError, match="columns are named dog, cow, bee, ant"):
-        ScoreCalibrator("temperature", outputs="logits").fit(turned, names[Y])
-    told = ScoreCalibrator("temperature", outputs="logits", classes=names[::-1]).fit(turned, names[Y])
-    plain = ScoreCalibrator("temperature", outputs="logits").fit(z, names[Y])
-    np.testing.assert_allclose(told.predict_proba(turned)[:, ::-1], plain.predict_proba(z), atol=1e-12)
-
-
-def test_groups_of_labels_are_refused():
-    with pytest.raises(ValueError, match="1d array"):
-        ScoreCalibrator(outputs="label_logits").fit(held_out(GroupKFold(5)), np.eye(4)[Y], groups=GROUPS)
+        CalibratedClassifier(cv=4).fit(x, **given)

@@ -17,7 +17,6 @@ from calib_serve.core.errors import InputError
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels
-from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.conclusion import CALIBRATE, DEPLOY, Verdict
 from calib_serve.report import prepare_report, render
 from calib_serve.report.comparison import compared
@@ -73,13 +72,6 @@ def test_a_calibration_that_costs_likelihood_or_accuracy_beyond_chance_is_not_to
     # What else there is to do stays, after it.
     kept = replace(OFF, level="no_error_found")
     assert of(changes, found=kept).do == ((told, *kept.do) if refused else kept.do)
-
-
-MOVED = Moved.of_probs(
-    np.array([[0.6, 0.4], [0.55, 0.45], [0.2, 0.8], [0.3, 0.7]] * 10),
-    np.array([[0.5, 0.5], [0.45, 0.55], [0.1, 0.9], [0.2, 0.8]] * 10),
-    np.array([0, 1, 1, 0] * 10),
-)
 
 
 def test_what_is_known_of_one_class_a_sample_says_nothing_of_labels() -> None:
@@ -177,30 +169,6 @@ def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
     first, second = (one.metrics.nll.value for one in found.sides)
     assert change.value == pytest.approx(second - first)
     assert change.low < change.value < change.high
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_change_of_weighted_samples_is_clear_where_its_interval_excludes_0(seed: int) -> None:
-    rng = np.random.default_rng([seed, 9])
-    z = 1.6 * rng.normal(size=1500) - 3
-    y, w = (rng.random(1500) < 1 / (1 + np.exp(1.9 - 0.55 * z))).astype(int), rng.choice([0.5, 1, 2, 4], 1500)
-    p, q = (
-        np.column_stack([1 - one, one]) for one in (1 / (1 + np.exp(-z)), 1 / (1 + np.exp(1.9 - 0.6 * z)))
-    )
-    for change in prepare_report(before=(p, y), after=(q, y), sample_weight=w, **HOW).changes.values():
-        low, high = change.difference.low, change.difference.high
-        if not np.isnan(low):
-            assert (low > 0 or high < 0) == (change.p < 0.05)
-
-
-def test_a_report_of_labels_without_replicates_has_no_intervals_of_errors() -> None:
-    p = RNG.random((400, 4))
-    y = (RNG.random((400, 4)) < p).astype(int)
-    lows = [
-        prepare_report(title="x", after=(p, y), replicates=number).after.metrics.positive_ece.low
-        for number in (0, 50)
-    ]
-    assert np.isnan(lows).tolist() == [True, False]
 
 
 def test_labels_weigh_too() -> None:

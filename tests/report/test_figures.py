@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import matplotlib.style
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from calib_serve import ReliabilityDisplay
-from calib_serve.core.errors import InputError
-from calib_serve.metrics import decision_curve, eer, pav_log_ratios, softmax
-from calib_serve.report import DecisionCurveDisplay, plot_pav, plot_tippett, prepare_report, render
+from calib_serve.metrics import decision_curve, eer, softmax
+from calib_serve.report import prepare_report, render
 
 Pair = tuple[NDArray[np.float64], NDArray[np.int64]]
 
@@ -26,16 +19,6 @@ def rare(n: int = 4000, seed: int = 5) -> tuple[Pair, Pair]:
     true, said = (1 / (1 + np.exp(-one)) for one in (z, z + 1))
     y = (rng.random(n) < true).astype(int)
     return tuple((np.column_stack([1 - p, p]), y) for p in (said, true))  # type: ignore[return-value]
-
-
-def luminance(color: Any) -> float:
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
-    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
-
-
-def contrast(one: Any, other: Any) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 def test_of_a_rare_event_the_first_screen_is_of_the_event() -> None:
@@ -76,21 +59,6 @@ def test_a_dot_that_holds_most_samples_is_shown_in_parts_that_add_up_to_it() -> 
     assert prepare_report(title="t", after=(flat, flat.argmax(1)), replicates=0).after.dense is None
 
 
-@pytest.mark.parametrize("style", ["default", "dark_background", "Solarize_Light2"])
-@pytest.mark.parametrize("own", [True, False])
-def test_a_display_can_be_read_on_the_ground_of_any_style(style: str, own: bool) -> None:
-    (p, y), _ = rare(500)
-    with matplotlib.style.context(style):
-        ax = Figure().subplots() if own else None
-        display = ReliabilityDisplay.from_predictions(y, p[:, 1], ax=ax)
-        display = ReliabilityDisplay.from_predictions(y, p[:, 1] / 2, ax=display.ax_)
-    ground = display.ax_.get_facecolor()
-    for color in (display.line_.get_color(), display.ax_.lines[0].get_color()):
-        assert contrast(color, ground) > 3
-    if not own:
-        assert contrast(display.ax_.xaxis.label.get_color(), ground) > 4.5
-
-
 def test_a_decision_curve_is_that_of_the_event_and_stands_in_the_page() -> None:
     before, after = rare(1500)
     contents = prepare_report(title="rare", before=before, after=after, replicates=0)
@@ -102,26 +70,3 @@ def test_a_decision_curve_is_that_of_the_event_and_stands_in_the_page() -> None:
     assert "minDCF" in page
     of_three = prepare_report(title="three", after=(np.full((60, 3), 1 / 3), np.arange(60) % 3), replicates=0)
     assert "worth it" not in render(of_three)
-
-
-def test_curves_of_one_set_share_what_treating_all_gives() -> None:
-    (p, y), (q, _) = rare(600)
-    display = DecisionCurveDisplay.from_predictions(y, p, name="one")
-    DecisionCurveDisplay.from_predictions(y, q, name="two", ax=display.ax_)
-    names = [text.get_text() for text in display.ax_.get_legend().get_texts()]
-    assert names == ["treat all", "treat none", "one", "two"]
-
-
-def test_likelihood_ratios_are_drawn_in_powers_of_ten() -> None:
-    rng = np.random.default_rng(0)
-    y = np.arange(200) % 2
-    ratios = rng.normal(size=200) + 2 * y
-    axes = plot_tippett(Figure().subplots(), ratios, y)
-    x, share = axes.lines[0].get_data()
-    assert share[0] == 1
-    assert share[50] == np.mean(ratios[y == 1] >= x[50] * np.log(10) - 1e-9)
-    line = plot_pav(Figure().subplots(), ratios, y).lines[-1]
-    best = pav_log_ratios(ratios, y)[np.argsort(ratios)] / np.log(10)
-    np.testing.assert_allclose(line.get_ydata(), np.where(np.isfinite(best), best, np.nan))
-    with pytest.raises(InputError, match="finite"):
-        plot_tippett(axes, [np.inf, 1], [1, 0])

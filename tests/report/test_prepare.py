@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calib_serve.metrics import adaptive_ece, ece
+from calib_serve.metrics import ece
 from calib_serve.report import (
-    bin_count_curve,
     class_table,
     confidence_density,
     confidence_histogram,
@@ -79,13 +78,6 @@ def test_the_risk_coverage_curve_is_the_error_among_the_most_confident() -> None
         assert risk == pytest.approx((~CORRECT[answered]).mean())
     assert data.coverage[-1] == 1
     assert data.target == pytest.approx((~CORRECT).mean() / 2)
-
-
-def test_the_bin_count_curve_is_the_ece_at_each_bin_count() -> None:
-    data = bin_count_curve(PROBS, LABELS)
-    for count, wide, mass in zip(data.bins, data.equal_width, data.equal_mass, strict=True):
-        assert wide == pytest.approx(ece(PROBS, LABELS, bins=int(count)))
-        assert mass == pytest.approx(adaptive_ece(PROBS, LABELS, bins=int(count)))
 
 
 def test_the_class_table_has_every_class_with_its_own_gap() -> None:

@@ -137,20 +137,6 @@ def test_the_command_compares_two_files_in_80_columns(
         assert option in refused.stderr
 
 
-def test_two_archives_of_arrays_are_compared_on_their_test_split(tmp_path: Path) -> None:
-    p, q, y = models(400)
-    for name, scores in (("a", p), ("b", q)):
-        arrays = {
-            f"{split}_{what}": of
-            for split in ("cal", "test")
-            for what, of in (("probs", scores), ("labels", y))
-        }
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-    done = invoke(["compare", str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), "--json"])
-    assert done.exit_code == 0, done.output
-    assert '"other_verdict"' in done.stdout
-
-
 def test_files_of_one_name_are_called_by_their_folders(tmp_path: Path) -> None:
     p, q, y = models(300)
     for name in ("old", "new"):

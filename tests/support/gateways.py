@@ -200,16 +200,22 @@ def answering(tls: tuple[bytes, bytes] | None = None) -> Iterator[Answers]:
 
 @contextmanager
 def gateway(
-    folder: Path, upstream: str, *options: str, models: Sequence[str], grpc: str = "", ledger: bool = True
+    folder: Path,
+    upstream: str,
+    *options: str,
+    models: Sequence[str],
+    grpc: str = "",
+    ledger: bool = True,
+    limits: str = "",
 ) -> Iterator[Running]:
-    """One before ``upstream``, ready; it counts in ``folder``."""
+    """One before ``upstream``, ready; it counts in ``folder``. ``limits`` sets constants."""
     if not (folder / "keys.json").exists():
         Keyring.new().save(folder / "keys.json")
     port, other = free_port(), free_port()
     told = ["--upstream", upstream, "--port", str(port), "--keyring", str(folder / "keys.json")]
     told += ["--ledger", str(folder / "ledger.db")] if ledger else []
     told += ["--grpc-upstream", grpc, "--grpc-port", str(other)] if grpc else []
-    command = [sys.executable, "-c", "from calib_serve.app import main; main()", "gateway"]
+    command = [sys.executable, "-c", f"{limits}from calib_serve.app import main; main()", "gateway"]
     scheme = "https" if "--tls-cert" in options else "http"
     with (
         started([*command, *models, *told, *options], text=True) as process,

@@ -65,14 +65,10 @@ class Expected:
     ece: float
     accuracy: float
     brier: float
-    auroc: float
-    adaptive_ece: float
 
 
 def expected(logs: Logs, which: np.ndarray | None = None, *, bins: int = 15) -> Expected:
     """Of the predictions ``which`` (n,), row by row."""
-    from sklearn.metrics import roc_auc_score
-
     truth = dict(zip(*(logs.labels[name].to_pylist() for name in ("id", "label")), strict=True))
     rows = logs.predictions.to_pylist()
     rows = rows if which is None else [row for row, is_in in zip(rows, which, strict=True) if is_in]
@@ -92,14 +88,4 @@ def expected(logs: Logs, which: np.ndarray | None = None, *, bins: int = 15) -> 
         ece=float(np.abs(sums[1] - sums[2]).sum() / w.sum()),
         accuracy=float((w * y).sum() / w.sum()),
         brier=float((w * (c - y) ** 2).sum() / w.sum()),
-        auroc=float(roc_auc_score(y, c, sample_weight=w)),
-        adaptive_ece=_adaptive_ece(c, y, bins),
     )
-
-
-def _adaptive_ece(c: np.ndarray, y: np.ndarray, bins: int) -> float:
-    """Each of equal confidences is as often right as they are on average; then np.array_split."""
-    shared = np.array([y[c == one].mean() for one in c])
-    order = np.argsort(c, kind="stable")
-    parts = zip(np.array_split(c[order], bins), np.array_split(shared[order], bins), strict=True)
-    return sum(abs((a - b).sum()) for a, b in parts) / len(c)

@@ -15,7 +15,8 @@ from processes import free_port, started
 
 from calib_serve.receipts import Keyring
 
-CALIB_SERVE = (sys.executable, "-c", "from calib_serve.app import main; main()")
+IMPATIENT = "from calib_serve.web import server; server.SECONDS, server.CONNECTIONS = 2.0, 100; "
+"""Two seconds for a request, and a hundred connections."""
 ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 
 
@@ -52,11 +53,13 @@ class Served:
 
 
 @contextmanager
-def watching(folder: Path, *options: str, host: str = "127.0.0.1") -> Iterator[Served]:
+def watching(folder: Path, *options: str, host: str = "127.0.0.1", limits: str = "") -> Iterator[Served]:
+    """A watch with ``options``; ``limits``: a program that sets constants first, such as ``IMPATIENT``."""
     folder.mkdir(exist_ok=True)
     port = free_port()
     Keyring.new().save(folder / "keys.json")
-    command = [*CALIB_SERVE, "watch", "m:1=3", "--keyring", str(folder / "keys.json")]
+    program = f"{limits}from calib_serve.app import main; main()"
+    command = [sys.executable, "-c", program, "watch", "m:1=3", "--keyring", str(folder / "keys.json")]
     command += ["--ledger", str(folder / "l.db"), "--host", host, "--port", str(port), *options]
     served = Served(folder, host, port, "--tls-cert" in options)
     with (

@@ -109,16 +109,12 @@ def test_a_changed_file_counts_at_once_and_a_broken_one_not_at_all(tmp_path, wat
         assert (status("a-token-that-is-long"), status("another-token-here")) == (200, 401)
 
 
-def test_an_app_asks_for_the_tokens_of_its_options_and_takes_no_option_that_it_has_no_use_for(
-    tmp_path, watch
-):
+def test_an_app_checks_the_file_of_its_tokens(tmp_path, watch):
     path = write(tmp_path / "tokens", "lab scrape a-token-that-is-long")
-    with TestClient(create_app(watch, token_file=path, allowed_hosts=["testserver"])) as client:
+    with TestClient(create_app(watch, tokens=TokenFile(path), hosts=["testserver"])) as client:
         assert client.get("/metrics").status_code == 401
         assert client.get("/metrics", headers=bearer("a-token-that-is-long")).status_code == 200
         assert client.get("/healthz").json()["checks"]["tokens"] == "ok"
-    with pytest.raises(InputError, match="no option 'tls_cert'"):
-        create_app(watch, tls_cert=path, tls_key=path)
     with pytest.raises(InputError, match="no option 'token_file'"):
         serve_app(None, token_file=path)
 

@@ -43,8 +43,9 @@ def watch(tmp_path):
 
 
 @pytest.fixture
-def client(watch):
-    with TestClient(create_app(watch, hosts=["testserver"], max_waiting=3)) as client:
+def client(watch, monkeypatch):
+    monkeypatch.setattr("calib_serve.web.app._WAITING", 3)
+    with TestClient(create_app(watch, hosts=["testserver"])) as client:
         yield client
 
 
@@ -117,11 +118,6 @@ def test_a_wrong_prediction_is_refused_alone(client, watch, wrong):
 )
 def test_bodies_that_cannot_be_are_refused(client, content, kind, status):
     assert client.post("/v1/labels", content=content, headers={"content-type": kind}).status_code == status
-
-
-def test_a_page_of_another_site_cannot_use_the_loopback(watch):
-    client = TestClient(create_app(watch), base_url="http://evil.example")
-    assert client.get("/metrics").status_code == 400  # another Host: DNS rebinding
 
 
 def test_exported_sums_are_those_of_numpy(client):
@@ -275,9 +271,9 @@ def test_a_version_of_many_classes_is_named_and_every_body_has_the_bound_that_th
         headers = {"content-type": "application/json", "idempotency-key": "k"}
         answer = client.post(path.format(number=1), content=b" " * (4 << 20) + b"{}", headers=headers)
         assert answer.status_code == 413
-        assert "4194304 bytes (--max-megabytes)" in answer.json()["detail"]
+        assert "4194304 bytes" in answer.json()["detail"]
         said = client.get("/openapi.json").json()["paths"][path]["post"]["responses"]["413"]["description"]
-        assert "--max-megabytes" in said
+        assert "4 MiB" in said
 
 
 def test_the_schema_lists_scopes_of_which_one_is_enough_each_by_itself(watch: Watch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,10 @@ from prometheus_client import CollectorRegistry
 from real_watch import RING, make_watch, talk_to
 from starlette.requests import Request
 
-from calib_serve import Reporter
 from calib_serve.gateway import app as gateway
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
-from calib_serve.receipts import SampleLog, ServedPrediction, read_samples
+from calib_serve.receipts import ServedPrediction
 from calib_serve.receipts.classes import Classes
 from calib_serve.web import Guard, Token, may_correct
 
@@ -88,15 +86,6 @@ def test_what_is_neither_true_nor_false_is_malformed_and_counts_nothing(watch: W
     assert right(watch) == 1
 
 
-def test_a_batch_says_it_of_items_that_do_not_say_it_themselves(watch: Watch) -> None:
-    receipts = [signed() for _ in range(2)]
-    watch.labels([{"receipt": one, "label": 1} for one in receipts])
-    items = [{"receipt": receipts[0], "label": 2, "replaces": False}, {"receipt": receipts[1], "label": 2}]
-    with talk_to(watch) as client:
-        told = client.post("/v1/labels", json={"items": items, "replaces": True}).json()["items"]
-    assert [one.get("reason") or one["corrected"] for one in told] == ["duplicate", True]
-
-
 def test_corrections_by_an_own_id_and_of_one_label_of_many(tmp_path: Path) -> None:
     watch = make_watch(tmp_path)
     many = ("tags", "1")
@@ -129,31 +118,6 @@ def test_of_a_version_that_is_not_known_yet_the_first_label_waits_and_no_correct
     assert told.corrected
 
 
-def test_samples_have_the_last_label(tmp_path: Path) -> None:
-    samples = SampleLog(tmp_path / "samples", rate=1.0)
-    watch = make_watch(tmp_path, samples=samples)
-    item = ServedPrediction(*V, 1, 0.75, logits=(0.0, 1.0, 0.0))
-    (receipt,) = watch.predictions([item])
-    watch.labels([{"receipt": receipt, "label": 1}])
-    samples.flush()
-    time.sleep(0.002)  # shards are read in the order of their milliseconds
-    watch.labels([{"receipt": receipt, "label": 2, "replaces": True}])
-    watch.close()
-    found = read_samples(tmp_path / "samples", model="m", version="1")
-    assert found.labels.tolist() == [2]
-
-
-def test_a_reporter_corrects(watch: Watch) -> None:
-    receipts = [signed() for _ in range(2)]
-    watch.labels([{"receipt": one, "label": 1} for one in receipts])
-    with Reporter(3, watch=watch, model="m", version="1", keyring=RING, registry=CollectorRegistry()) as one:
-        assert one.label(receipts[0], 0).reason == "duplicate"
-        assert one.label(receipts[0], 0, replaces=True).corrected
-        found = one.labels([{"receipt": each, "label": 2} for each in receipts], replaces=True)
-    assert [each.corrected for each in found] == [True, True]
-    assert right(watch) == 0
-
-
 @pytest.mark.parametrize(("name", "allowed"), [("lab", False), ("desk", True)])
 def test_a_gateway_before_an_open_watch_asks_for_the_scope_itself(
     name: str, allowed: bool, monkeypatch: pytest.MonkeyPatch
@@ -175,15 +139,3 @@ def test_a_gateway_before_an_open_watch_asks_for_the_scope_itself(
     (sent,) = scopes
     request = Request({**sent, "server": ("127.0.0.1", 80), "state": {}})
     assert may_correct(request) == allowed
-
-
-def test_ndjson_lines_replace_each_by_itself(watch: Watch) -> None:
-    receipts = [signed() for _ in range(2)]
-    watch.labels([{"receipt": one, "label": 1} for one in receipts])
-    lines = [json.dumps({"receipt": receipts[0], "label": 2, "replaces": True}),
-             json.dumps({"receipt": receipts[1], "label": 2})]  # fmt: skip
-    with talk_to(watch) as client:
-        sent = client.post(
-            "/v1/labels", content="\n".join(lines), headers={"content-type": "application/x-ndjson"}
-        )
-    assert [one.get("corrected", one.get("reason")) for one in sent.json()["items"]] == [True, "duplicate"]

@@ -3,10 +3,9 @@
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.core.options.base import PYTHON, Tolerant, check, check_default
+from calib_serve.core.options.base import PYTHON, Tolerant, check
 from calib_serve.core.options.evaluate import Binned
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -36,35 +35,19 @@ class AuditOptions(Binned, Tolerant):
     """Windows of this length: a number and s, m, h, d or w, such as 1d."""
     skip_invalid: bool = False
     """Count rows that cannot be measured and leave them out, instead of refusing the log."""
-    ranks: bool = False
-    """Compute AUROC and equal-mass ECE as well, for which the engine must sort."""
     missing: Literal["chance", "unknown"] = "chance"
     """Why labels are missing: chance, or unknown, where the outcome may decide whether one comes."""
     engine: str | None = None
     """The database of the tables, such as postgres://user@host/logs; CALIB_SERVE_ENGINE_PASSWORD has its
     password."""
-    password_file: Annotated[str | Path | None, PYTHON] = None
-    """A file with the password of the database; without it CALIB_SERVE_ENGINE_PASSWORD has it."""
-    unique_ids: bool = False
+    unique_ids: Annotated[bool, PYTHON] = False
     """Do not look for repeated ids, which takes longest; refused where one shows anyway."""
-    memory: str = "1GB"
-    """What DuckDB may hold at once."""
-    threads: Annotated[int | None, PYTHON] = None
-    """Threads of DuckDB; by default one a core."""
-    temporary: str | Path | None = None
-    """Where DuckDB puts what exceeds its memory."""
 
     def _check(self) -> None:
         check(self.bins <= _MOST_BINS, "bins", f"must be {_MOST_BINS} or fewer, got {self.bins}")
         for option in ("since", "until"):
             _moment(option, getattr(self, option))
         check(self.seconds is None or self.seconds >= 1, "every", "must be a second or more")
-        check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
-        if self.engine is not None:
-            of_files = ("memory", "threads", "temporary")
-            check_default(
-                self, of_files, "is of the DuckDB that reads files; an engine has settings of its own"
-            )
 
     @property
     def begin(self) -> datetime | None:

@@ -111,15 +111,10 @@ class AuditKeywords(TypedDict, total=False):
     engine: str | None
     every: Any
     ignore_label: Any
-    memory: str
     missing: Literal["chance", "unknown"]
     outputs: Literal["probabilities", "percent", "log_probs"] | None
-    password_file: str | Path | None
-    ranks: bool
     since: Any
     skip_invalid: bool
-    temporary: str | Path | None
-    threads: int | None
     tolerance: float
     unique_ids: bool
     until: Any
@@ -265,37 +260,28 @@ class WatchKeywords(DriftKeywords, total=False):
     ttl_days: float
 
 
-class AppKeywords(TypedDict, total=False):
-    allowed_hosts: Sequence[str]
-    max_megabytes: float
-    max_versions: int
-    max_waiting: int
-    runbooks: str
-    token_file: str | Path | None
-
-
 class ListenKeywords(TypedDict, total=False):
     host: str
-    max_connections: int
     port: int
-    request_seconds: float
-    root_path: str
     tls_cert: str | Path | None
     tls_key: str | Path | None
 
 
-class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
+class GatewayKeywords(ListenKeywords, total=False):
+    allowed_hosts: Sequence[str]
     grpc_port: int | None
     grpc_upstream: str | None
     keyring: Any
     label_budget: str
     ledger: str | None
     log_format: Literal["text", "json"]
+    max_megabytes: float
     output: Sequence[str]
     samples: str | None
     scores: Sequence[str]
     shadow: Sequence[str]
     timeout: float
+    token_file: str | Path | None
     trust_headers: bool
     upstream: str
     watch: Any

@@ -88,62 +88,25 @@ class ListenOptions(Checked):
     """Certificate with its chain, PEM: serve by TLS."""
     tls_key: Path | None = None
     """The certificate's key, PEM."""
-    root_path: str = ""
-    """Path under which a proxy serves it, and which the proxy strips."""
-    max_connections: int = 512
-    """Connections at a time; others are answered 503."""
-    request_seconds: float = 30
-    """Seconds in which a request with its body must have come."""
 
     def _check(self) -> None:
         check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
-        rooted = self.root_path.startswith("/") and not self.root_path.endswith("/")
-        told = f"begins with / and does not end with it, got {self.root_path!r}"
-        check(not self.root_path or rooted, "root_path", told)
         lone = "tls_key" if self.tls_cert is None else "tls_cert"
         check(
             (self.tls_cert is None) == (self.tls_key is None),
             lone,
             "is one of two: a certificate and its key, tls_cert and tls_key",
         )
-        check_positive("request_seconds", self.request_seconds)
-        most = self.max_connections
-        check(most >= 1, "max_connections", f"must be 1 or more, got {most}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppOptions(Checked):
-    """Options of ``create_app``."""
+class WebOptions(ListenOptions):
+    """Options of a command that serves an app."""
 
     token_file: Path | None = None
     """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
     allowed_hosts: list[str] = field(default_factory=list)
     """Host names to answer to besides loopback, as a proxy in front sends them."""
-    runbooks: str = "runbooks"
-    """The page with a section for each alert that pages link to; by default the one served here."""
-    max_waiting: int = 32
-    """Requests at work or in line; one more is answered 429."""
-    max_megabytes: float = 4
-    """The largest body, in MiB."""
-    max_versions: int = 200
-    """Model versions with series of their own; the rest are 'other'."""
-
-    def _check(self) -> None:
-        check_positive("max_megabytes", self.max_megabytes)
-        for option in ("max_waiting", "max_versions"):
-            value = getattr(self, option)
-            check(value >= 1, option, f"must be 1 or more, got {value}")
-
-    @property
-    def max_bytes(self) -> int:
-        """The largest body in bytes."""
-        return int(self.max_megabytes * 2**20)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WebOptions(AppOptions, ListenOptions):
-    """Options of a command that serves an app."""
-
     log_format: Literal["text", "json"] = "text"
     """Format of the log on stderr: text, or json, one object a line."""
 
@@ -182,8 +145,6 @@ class GatewayOptions(WebOptions):
     """Seconds that the server behind may take."""
     trust_headers: bool = False
     """Believe x-calib-segment, -group and -id of every client: a proxy in front sets or strips them."""
-    max_waiting: int = 256
-    """Requests at work; one more is answered 429, or RESOURCE_EXHAUSTED."""
     max_megabytes: float = 64
     """The largest inference, in MiB."""
 
@@ -208,6 +169,7 @@ class GatewayOptions(WebOptions):
         given = self.grpc_port
         check(given is None or 0 < given <= 65_535, "grpc_port", f"must be 1 to 65535, got {given}")
         check_positive("timeout", self.timeout)
+        check_positive("max_megabytes", self.max_megabytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,12 +31,8 @@ from calib_serve.integrations.audit.expressions import (
 from calib_serve.integrations.audit.grouping import (
     MOST,
     Counted,
-    Place,
-    Ranks,
     counted,
     grouped,
-    ranked,
-    ranks_of,
 )
 from calib_serve.integrations.audit.reading import (
     MOST_CLASSES,
@@ -98,9 +94,8 @@ def audit(
         columns: What the columns of both are called.
         progress: Called with a stage, how much of it is done, and of how much, where that is known.
         **keywords: Fields of ``AuditOptions``: ``bins``, ``by``, ``class_names``, ``confidence_of``,
-            ``engine``, ``every``, ``ignore_label``, ``memory``, ``missing``, ``outputs``, ``password_file``,
-            ``ranks``, ``since``, ``skip_invalid``, ``temporary``, ``threads``, ``tolerance``, ``unique_ids``,
-            ``until``.
+            ``engine``, ``every``, ``ignore_label``, ``missing``, ``outputs``, ``since``, ``skip_invalid``,
+            ``tolerance``, ``unique_ids``, ``until``.
 
     Raises:
         InputError: For logs that cannot be read or compared, and options that cannot be right.
@@ -109,19 +104,12 @@ def audit(
     """
     options = changed(options or AuditOptions(), keywords, audit)
     # Every question goes out while the connection is open; numbers are computed after it.
-    with open_engine(
-        options.engine,
-        password_file=options.password_file,
-        memory=options.memory,
-        threads=options.threads,
-        temporary=options.temporary,
-    ) as opened:
+    with open_engine(options.engine) as opened:
         run = _Run(opened, options, columns or Columns(), (str(predictions), str(labels)), progress)
         counts, rows = run.sums()
         refused = run.refused(counts)
         reading = run.reading()
         of_labels = run.labels(counts)
-        order = run.ranks() if options.ranks else {}
     asked = run.asked
     how: dict[str, Any] = {
         "tolerance": options.tolerance,
@@ -129,20 +117,13 @@ def audit(
         "event": reading.event or "",
     }
     measured = tuple(
-        Measured(
-            dict(zip(asked.by, keys, strict=True)),
-            *_ends(window, asked),
-            sums,
-            order.get((keys, window)),
-            **how,
-        )
+        Measured(dict(zip(asked.by, keys, strict=True)), *_ends(window, asked), sums, **how)
         for (keys, window), sums in counts.sums.items()
     )
     whole = sum((one.sums for one in measured), start=Sums.zeros(options.bins))
-    alone = measured[0].ranks if len(measured) == 1 else None
     return Audit(
         measured=measured,
-        total=Measured({}, asked.since, asked.until, whole, alone, **how),
+        total=Measured({}, asked.since, asked.until, whole, **how),
         predictions=rows,
         again=rows - sum(counts.fates.values()),
         unlabelled=counts.fates["unlabelled"],
@@ -285,7 +266,7 @@ class _Run:
             self._ask(grouped(self._joined, self.asked).limit(most), "summing up"), self.asked, most=most
         )
         if sum(found.fates.values()) > total:
-            raise InputError("some ids have several labels, so ids are not unique; leave --unique-ids out")
+            raise InputError("some ids have several labels, so ids are not unique; leave unique_ids out")
         return found, total
 
     def refused(self, counts: Counted) -> dict[str, Refusal]:
@@ -315,9 +296,7 @@ class _Run:
         total, known = (self._count(rows, "counting labels") for rows in (self._all_labels, self._labels))
         of = counts.label_rows
         if sum(of.values()) > known:
-            raise InputError(
-                "some ids have several predictions, so ids are not unique; leave --unique-ids out"
-            )
+            raise InputError("some ids have several predictions, so ids are not unique; leave unique_ids out")
         return Labels(
             rows=total,
             empty=total - known,
@@ -326,11 +305,6 @@ class _Run:
             again=of["labelled"] - counts.fates["labelled"],
             conflicting=of["conflicting"],
         )
-
-    def ranks(self) -> dict[Place, Ranks]:
-        """Compute the metrics that need ranked confidences."""
-        rows = self._ask(ranked(self._joined, self.asked), "sorting confidences")
-        return ranks_of(rows, self.asked, weighted="weight" in self._joined.columns)
 
     def _count(self, rows: Any, what: str) -> int:
         return int(self._ask(rows.aggregate(n=rows.count()), what)[0]["n"])
@@ -408,7 +382,6 @@ class Measured:
         since: First time, seconds since 1970 in UTC; None: no limit.
         until: End of its time, exclusive; None: no limit.
         sums: Those of the monitor.
-        ranks: AUROC of confidence and adaptive ECE; None where not asked for.
         tolerance: Of the verdict.
         missing: Why labels are missing: "chance", or "unknown", where the outcome may decide.
         event: Name of the class that confidences are probabilities of; "" for the predicted class's.
@@ -418,7 +391,6 @@ class Measured:
     since: int | None
     until: int | None
     sums: Sums
-    ranks: Ranks | None = None
     tolerance: float = TOLERANCE
     missing: Missing = "chance"
     event: str = ""
@@ -450,7 +422,7 @@ class Measured:
         rate = "share" if self.event else "accuracy"
         errors = ("mean_confidence", "signed_gap", "ece", "mce", "ace")
         of_labelled = {rate: bins.accuracy(), **{name: getattr(bins, name)() for name in errors}}
-        of_labelled |= {"brier": self.brier, **({} if self.ranks is None else vars(self.ranks))}
+        of_labelled |= {"brier": self.brier}
         estimated = {rate: found.accuracy, "gap": found.gap}
         estimated |= {"debiased_ece": found.debiased_ece, "brier": found.brier}
         return {

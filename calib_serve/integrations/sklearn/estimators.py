@@ -1,4 +1,4 @@
-"""Calibration in scikit-learn: a classifier with its calibration, or a calibrator of scores."""
+"""Calibration in scikit-learn: a classifier with its calibration."""
 
 from __future__ import annotations
 
@@ -33,130 +33,20 @@ from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
     has_fit_parameter,
-    validate_data,
 )
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import as_array
-from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError
 from calib_serve.fit import FOLDS, Samples, fit_samples
 from calib_serve.integrations.sklearn.rows import Ints, check_same_rows, splits
 from calib_serve.metrics import group_codes
-from calib_serve.scores import Outputs, Scores, to_logits
+from calib_serve.scores import Outputs, to_logits
 
 if TYPE_CHECKING:
     from calib_serve.fuse import FuseReport
 
 Response = Literal["auto", "decision_function", "predict_proba"]
-
-
-class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Calibrated probabilities of scores (n, K), a column a class; one column for two classes.
-
-    After ``fit``: ``artifact_`` is the calibration, ``method_`` the method that was fitted, ``classes_``
-    the labels.
-
-    Args:
-        method: "auto", which chooses by cross-validation, or a method's name.
-        outputs: Kind of the scores: "logits", "log_probs" or "probabilities"; by default logits, unless the
-            numbers prove that they are none.
-        classes: Labels in the order of the columns; by default those of y, sorted.
-        options: The method's own options.
-        random_state: Seed of the random draws.
-
-    >>> scores = [[0.0, 2.0], [2.0, 0.0]] * 4  # right three times of four
-    >>> calibrator = ScoreCalibrator("temperature").fit(scores, ["b", "a", "b", "a", "b", "a", "a", "b"])
-    >>> calibrator.predict_proba([[0.0, 2.0]]).round(3).tolist()
-    [[0.25, 0.75]]
-    """
-
-    # Groups that a pipeline or a search gets are for its steps, too, unless they say otherwise.
-    __metadata_request__fit: ClassVar = {"groups": True}
-
-    artifact_: Artifact
-    classes_: NDArray[Any]
-    method_: str
-
-    def __init__(
-        self,
-        method: str = "auto",
-        *,
-        outputs: Outputs | None = None,
-        classes: ArrayLike | None = None,
-        options: Mapping[str, Any] | None = None,
-        random_state: Any = 0,
-    ) -> None:
-        self.method = method
-        self.outputs = outputs
-        self.classes = classes
-        self.options = options
-        self.random_state = random_state
-
-    def fit(
-        self,
-        scores: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> ScoreCalibrator:
-        """Fit to scores and labels which the model must not have been trained on.
-
-        Args:
-            scores: (n, K), or (n,) or (n, 1) for two classes.
-            y: Labels (n,).
-            sample_weight: (n,).
-            groups: Which samples belong together (n,), which no fold parts.
-        """
-        check_same_rows({"X": scores, "y": y, "sample_weight": sample_weight, "groups": groups})
-        names = [str(name) for name in getattr(scores, "columns", ())]
-        z, y = validate_data(self, scores, y, dtype=np.float64)
-        classes, labels = _encoded(y, self.classes)
-        if names != (own := [str(label) for label in classes.tolist()]) and sorted(names) == sorted(own):
-            raise InputError(
-                f"the columns are named {', '.join(names)}, which are the classes in another order than "
-                f"{', '.join(own)}: give the order of the columns (classes=)"
-            )
-        given = Scores.of(z, outputs=self.outputs, expected="logits")
-        if given.is_multilabel:
-            raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
-        if given.classes != len(classes):
-            raise ShapeError(
-                f"the scores have {given.classes} columns and y {len(classes)} classes; give every class a "
-                "column, and name them all (classes=) where y lacks some"
-            )
-        self.artifact_ = _fit_calibration(
-            np.asarray(given.logits, np.float64),
-            labels,
-            method=self.method,
-            outputs=given.outputs,
-            class_names=classes,
-            sample_weight=sample_weight,
-            groups=None if groups is None else as_array(groups, "groups"),
-            options=self.options,
-            seed=_seed_of(self.random_state),
-        )
-        self.classes_ = classes
-        self.method_ = self.artifact_.method
-        return self
-
-    def predict_proba(self, scores: ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated probabilities (n, K).
-
-        Args:
-            scores: (n, K), as in ``fit``.
-        """
-        check_is_fitted(self, "artifact_")
-        z = validate_data(self, scores, dtype=np.float64, reset=False)
-        return self.artifact_.probs(z)
-
-    def predict(self, scores: ArrayLike) -> NDArray[Any]:
-        """Return the class of the largest probability, (n,).
-
-        Args:
-            scores: (n, K), as in ``fit``.
-        """
-        probs = self.predict_proba(scores)
-        return np.asarray(self.classes_[probs.argmax(axis=1)])
 
 
 def _encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:

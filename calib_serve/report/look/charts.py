@@ -162,35 +162,21 @@ def reliability_diagram(
 
 def _parts(series: Sequence[DotSeries], beside: _Frame, across: str, up: str) -> str:
     """Draw the parts of the densest dot in slots of one width: dots are what came, dashes what was said."""
-    low, high = dense_range([dot for one in series for dot in one.dense])
+    low, high = _dense_range([dot for one in series for dot in one.dense])
     slots = max(len(one.dense) for one in series)
     f = _Frame(x1=slots, y0=low, top=high, high=beside.high, foot=beside.foot)
     parts = f.grid(x_axis=False)
     for i, one in enumerate(series):
         for slot, dot in enumerate(one.dense):
-            x, y = f.x(slot + slot_place(i, len(series))), f.y(dot.confidence)
+            x, y = f.x(slot + (i + 1) / (len(series) + 1)), f.y(dot.confidence)
             said = f'x1="{x - 8:.2f}" x2="{x + 8:.2f}" y1="{y}" y2="{y}"'
             parts += [f'<line class="said {one.style}" {said}/>', *_dot(f, x, one.style, dot, (across, up))]
     parts.append(f.captions(f"the densest dot in {slots} parts, by {across} (dashes)", up))
     return f.svg(f"The densest dot of the diagram in parts: {up}, and {across} as dashes", parts)
 
 
-def slot_place(series: int, of: int) -> float:
-    """Where a series stands in a slot of width 1.
-
-    Args:
-        series: Its number, from 0.
-        of: Number of series.
-    """
-    return (series + 1) / (of + 1)
-
-
-def dense_range(dots: Sequence[Dot]) -> tuple[float, float]:
-    """The range of an axis, in whole steps, that holds dots, their intervals and confidences.
-
-    Args:
-        dots: Parts of the densest dot.
-    """
+def _dense_range(dots: Sequence[Dot]) -> tuple[float, float]:
+    """The range of an axis, in whole steps, that holds dots, their intervals and confidences."""
     values = [v for dot in dots for v in (dot.confidence, dot.low, dot.high)]
     low, high = max(min(values), 0.0), min(max(values), 1.0)
     step = next((one for one in _STEPS if (high - low) / one <= 5), _STEPS[-1])

@@ -5,10 +5,11 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_changed
+from calib_serve.core.options.base import PYTHON
 
 Part = Literal["rules", "alerts", "dashboards", "prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -72,12 +73,10 @@ class MonitoringOptions:
     targets: tuple[str, ...] = ("calib-serve-watch=127.0.0.1:9300",)
     """What Prometheus scrapes, one process each, as JOB=HOST:PORT, or JOB=dns+HOST:PORT for each address that
     the name has, as a headless Service; commas between."""
-    alertmanager: str = ""
+    alertmanager: Annotated[str, PYTHON] = ""
     """Alertmanager that Prometheus sends alerts to, as HOST:PORT; without it none."""
     token_file: str = ""
     """The file, on the host of Prometheus, with the token that it scrapes calib-serve by."""
-    jobs: str = ""
-    """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
     keep: tuple[str, ...] = ("cluster", "namespace", "kubernetes_namespace", "environment", "env", "tenant")
     """Labels that tell environments apart, each with numbers of its own; sums go over all others."""
 
@@ -96,12 +95,6 @@ class MonitoringOptions:
             raise InputError(f"the token is sent to jobs called {_OURS}..., and none of the targets is")
         if wrong := [target for target in self.targets if not _TARGET.fullmatch(target)]:
             raise InputError(f"a target is job=host:port or job=dns+host:port, got {wrong[0]!r}")
-        try:
-            re.compile(self.jobs)
-        except re.error as error:
-            raise InputError(f"jobs must be a regular expression: {error}") from error
-        if set(self.jobs) & set("'\"\\\n"):
-            raise InputError(f"jobs must hold no quote and no backslash, got {self.jobs!r}")
         if wrong := [name for name in self.keep if not _LABEL.fullmatch(name) or name in _OWN]:
             raise InputError(f"{wrong[0]!r} is no label that environments could differ by; change keep")
         if not self.keep:
@@ -126,10 +119,8 @@ class MonitoringOptions:
             "@sigmas": f"{_SIGMAS}",
             "@noise": f"{_SIGMAS * _HALF_NORMAL:.6g}",
             "@runbooks": self.runbooks,
-            "@jobs": self.jobs or "|".join(jobs),
-            "@absent": f"absent(up{{job=~'{self.jobs}'}})"
-            if self.jobs
-            else " or ".join(f"absent(up{{job='{job}'}})" for job in jobs),
+            "@jobs": "|".join(jobs),
+            "@absent": " or ".join(f"absent(up{{job='{job}'}})" for job in jobs),
             "@off": "" if self.alertmanager else "# ",
             "@alertmanager": self.alertmanager or "127.0.0.1:9093",
             "@scrapes": "\n".join(

@@ -3,15 +3,14 @@
 import numpy as np
 from fastapi import FastAPI
 
-from calib_serve import Artifact, Reporter, Watch
-from calib_serve.web import WatchMiddleware
+from calib_serve import Artifact, Reporter, Watch, create_app
 
 weights = dict(np.load("weights.npz"))
 artifact = Artifact.load("artifact")
 watch = Watch.open({("digits", "1"): artifact}, keyring="keyring.json", ledger="app-ledger.db")
 reporter = Reporter(artifact, model="digits", version="1", keyring="keyring.json", watch=watch)
 app = FastAPI(on_shutdown=[reporter.close, watch.close])
-app.add_middleware(WatchMiddleware, watch=watch)
+app.mount("/calibration", create_app(watch))
 
 
 @app.post("/predict")

@@ -23,7 +23,6 @@ class Digits(mlflow.pyfunc.PythonModel):
 with mlflow.start_run():
     weights = {"weights": "weights.npz"}
     scores = mlflow.pyfunc.log_model(name="model", python_model=Digits(), artifacts=weights)
-    calib_serve.integrations.mlflow.log("artifact")
     # Predictions are counted at CALIB_SERVE_WATCH, such as http://127.0.0.1:9300.
     served = {"model": "digits", "version": "1", "registered_model_name": "digits"}
     calib_serve.integrations.mlflow.log_calibrated(scores.model_uri, "artifact", outputs="logits", **served)
