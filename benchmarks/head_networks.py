@@ -30,7 +30,7 @@ from calib_serve.fit import fit_by_name
 from calib_serve.fit.folds import stratified
 from calib_serve.fit.masked import fit_masked_head, reading
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics import accuracy, adaptive_ece, ece, nll, noise_floor
+from calib_serve.metrics import accuracy, adaptive_ece, binned, ece, nll
 from calib_serve.scores import softmax
 
 OUTPUT = ("temperature", "vector", "structured-average")
@@ -45,7 +45,7 @@ def scores(probs, labels):
         "ece": ece(probs, labels),
         "aece": adaptive_ece(probs, labels),
         "nll": nll(probs, labels),
-        "floor": noise_floor(probs, labels),
+        "floor": binned(probs, labels).noise_floor(),
     }
 
 

@@ -21,12 +21,11 @@ from calib_serve.fit import fit_by_name
 from calib_serve.metrics import (
     accuracy,
     adaptive_ece,
-    checked_logits,
+    binned,
     classwise_ece,
     ece,
     entropy,
     nll,
-    noise_floor,
     welch,
 )
 from calib_serve.papers.result import (
@@ -40,7 +39,7 @@ from calib_serve.papers.result import (
     in_a_sentence,
     in_logits,
 )
-from calib_serve.scores import softmax
+from calib_serve.scores import Scores, softmax
 
 _ALONE = ("none", "temperature")
 _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
@@ -193,6 +192,12 @@ def _says_of_orders(orders: list[tuple[str, ...]], counts: Sequence[int]) -> tup
     return tuple(f"by ECE at {n} bins: {', '.join(order)}" for n, order in zip(counts, orders, strict=True))
 
 
+def _of_logits(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Checked logits (n, K) and class ids (n,)."""
+    given = Scores.of(logits, labels, outputs="logits")
+    return given.values, given.labelled()
+
+
 def ece_by_temperature(
     logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, *, bins: int = 15
 ) -> NDArray[np.float64]:
@@ -201,7 +206,7 @@ def ece_by_temperature(
     >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
     [0.25]
     """
-    z, y = checked_logits(logits, labels)
+    z, y = _of_logits(logits, labels)
     z = z.astype(np.float64, copy=False)
     correct = z.argmax(axis=1) == y
     below = z - z.max(axis=1, keepdims=True)
@@ -220,7 +225,7 @@ def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study
         test: Logits and class ids that are measured.
         bins: Number of bins, of equal width.
     """
-    z, y = checked_logits(*in_logits(test))
+    z, y = _of_logits(*in_logits(test))
     fitted = in_logits(cal)
     fits = {
         "fitted by NLL on cal": fit_by_name("temperature", *fitted),
@@ -230,7 +235,8 @@ def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study
     chosen = {"none": 1.0} | {name: float(fit.fit["temperature"]) for name, fit in fits.items()}
     found = {name: float(ece_by_temperature(z, y, [t], bins=bins)[0]) for name, t in chosen.items()}
     rows = tuple(
-        (name, t, found[name], noise_floor(softmax(z / t), y, bins=bins)) for name, t in chosen.items()
+        (name, t, found[name], binned(softmax(z / t), y, bins=bins).noise_floor())
+        for name, t in chosen.items()
     )
     curve = ece_by_temperature(z, y, _SHOWN, bins=bins)
     return Study(

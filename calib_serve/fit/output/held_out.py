@@ -17,12 +17,12 @@ from calib_serve.fit.facts import HeldOutFacts, confusion_facts, tops_of
 from calib_serve.fit.folds import BEATEN
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
+    Drawn,
     Estimate,
     Moved,
     Separation,
     Tops,
     confidence_of_labels,
-    ece_interval,
     evaluate_label_probs,
     evaluate_probs,
     judge_probs,
@@ -139,7 +139,7 @@ def facts_of_probabilities(
     weight, groups, y = samples.weight, samples.groups, samples.labels
     verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
     if samples.is_multilabel:
-        how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "level": level, "seed": seed}
+        how: dict[str, Any] = {"sample_weight": weight, "level": level, "seed": seed}
         plain, calibrated = (_facts(evaluate_label_probs(p, y, **how).estimates()) for p in (before, after))
         return HeldOutFacts(plain, calibrated, verdict)
     held = [HeldOut.of(p, y) for p in (before, after)]
@@ -184,5 +184,5 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, see
 def _binned(prefix: str, p: Floats, came_true: Floats, level: float, seed: int) -> dict[str, Estimate]:
     """Estimate the ECE of probabilities (n,), and what chance alone gives."""
     bins = Bins.tally(p, came_true)
-    ece = ece_interval(bins, draws=_DRAWS, level=level, seed=seed)
+    ece = Drawn(_DRAWS, level, seed).ece(bins)
     return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}
