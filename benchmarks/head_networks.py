@@ -29,7 +29,7 @@ from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
 from calib_serve.fit.folds import stratified
 from calib_serve.fit.masked import fit_masked_head, reading
-from calib_serve.metrics import accuracy, adaptive_ece, ece, nll, noise_floor
+from calib_serve.metrics import accuracy, adaptive_ece, binned, ece, nll
 from calib_serve.scores import softmax
 
 OUTPUT = ("temperature", "vector", "structured-average")
@@ -44,7 +44,7 @@ def scores(probs, labels):
         "ece": ece(probs, labels),
         "aece": adaptive_ece(probs, labels),
         "nll": nll(probs, labels),
-        "floor": noise_floor(probs, labels),
+        "floor": binned(probs, labels).noise_floor(),
     }
 
 

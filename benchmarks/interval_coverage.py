@@ -34,10 +34,9 @@ import peers
 
 from calib_serve.core.bins import Bins
 from calib_serve.metrics import evaluate, paired_changes
-from calib_serve.metrics.calibration import cumulative
-from calib_serve.metrics.plausible import Shift
+from calib_serve.metrics.calibration import Ranked, cumulative, gap_errors
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.resampled import Sample
+from calib_serve.metrics.smooth import smooth_curve
 from calib_serve.scores import softmax
 
 Floats = np.ndarray
@@ -56,11 +55,12 @@ WIDE = ("mce", "ace")
 
 
 def power(exponent: float) -> Callable[[int], Truth]:
-    return lambda classes: Shift(math.log(exponent), np.zeros(classes)).applied
+    return lambda classes: lambda p: softmax(exponent * np.log(np.maximum(p, 1e-30)))
 
 
 def by_class(classes: int) -> Truth:
-    return Shift(0.0, 0.5 * np.random.default_rng(99).standard_normal(classes)).applied
+    offset = 0.5 * np.random.default_rng(99).standard_normal(classes)
+    return lambda p: softmax(np.log(np.maximum(p, 1e-30)) + offset)
 
 
 def guessing(classes: int) -> Truth:
@@ -105,31 +105,37 @@ def true_metrics(classes: int, n_seen: int, kind: str) -> tuple[dict[str, float]
     n = POPULATION[classes]
     p = predictions(np.random.default_rng(5), n, classes, scale)
     q = make(classes)(p)
-    sample = Sample(p, np.zeros(n, int), bins=BINS, edges="right")
-    right = q[sample.order, p.argmax(axis=1)[sample.order]]
-    found = {name: float(value[0]) for name, value in sample.errors(right[None]).items()}
-    found |= {"rms_debiased": found["rms"], "classwise_ece": sample.residuals.true_ece(make(classes))}
+    order = np.argsort(p.max(axis=1))
+    p, q = p[order], q[order]
+    confidence, right = p.max(axis=1), q[np.arange(n), p.argmax(axis=1)]
+    tally = Bins.tally(confidence, right, bins=BINS)
+    full = tally.count > 0
+    binned = gap_errors(tally.count[full], tally.confidence[full])
+    found = {name: float(error(tally.gaps()[full][None])[0]) for name, error in binned.items()}
+    by_class = [Bins.tally(p[:, k], q[:, k], bins=BINS).ece() for k in range(classes)]
+    found |= {"rms_debiased": found["rms"], "classwise_ece": float(np.mean(by_class))}
+    ranked = Ranked(np.arange(n + 1.0), cumulative(confidence), cumulative(right))
+    found |= {"adaptive_ece": ranked.ece(BINS), "sweep_ece": ranked.ece(ranked.rising_bins())}
+    found["smooth_ece"] = smooth_curve(confidence, right, level=0.95, replicates=0, seed=0).ece
     if kind.startswith("calibrated"):
         found = dict.fromkeys(found, 0.0)  # not the least error that the smooth ECE's grid has
     log_p = np.log(np.maximum(p, 1e-300))
     squares = (p * p).sum(axis=1)
     found |= {
         "accuracy": right.mean(),
-        "mean_confidence": sample.confidence.mean(),
-        "signed_gap": sample.confidence.mean() - right.mean(),
+        "mean_confidence": confidence.mean(),
+        "signed_gap": confidence.mean() - right.mean(),
         "nll": -(q * log_p).sum(axis=1).mean(),
         "brier": (squares - 2 * (p * q).sum(axis=1)).mean() + 1,
         "entropy": -(p * log_p).sum(axis=1).mean(),
     }
     if classes == 2:
-        excess = sample.positive.probs - q[sample.order, 1]
-        found["positive_gap"] = excess.mean()
-        found["positive_ece"] = sample.positive.ece(q[sample.order, 1][None])[0]
+        found["positive_gap"] = (p[:, 1] - q[:, 1]).mean()
+        found["positive_ece"] = Bins.tally(p[:, 1], q[:, 1], bins=BINS).ece()
     # The noise floor is that of samples of this size: of few predictions some bins are empty.
-    seen = np.random.default_rng(8).choice(sample.confidence, (200, n_seen))
+    seen = np.random.default_rng(8).choice(confidence, (200, n_seen))
     found["noise_floor"] = np.mean([Bins.tally(c, c > 2, bins=BINS).noise_floor() for c in seen])
-    tally, code = sample.tally, sample.code()
-    gaps = np.bincount(code, sample.confidence - right, minlength=BINS) / np.maximum(tally.count, 1)
+    gaps = tally.gaps() / np.maximum(tally.count, 1)
     # Of so many predictions each is as often right as its true probability says.
     found |= Separation(rights=cumulative(right), wrongs=cumulative(1 - right)).areas()
     return {name: float(value) for name, value in found.items()}, gaps

@@ -30,7 +30,7 @@ from calib_serve.artifact import Head
 from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, train_masked
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import accuracy, adaptive_ece, ece, fpr95, mce, nll, ood_auroc
+from calib_serve.metrics import accuracy, adaptive_ece, binned, ece, nll, open_set
 from calib_serve.models import load_model
 from calib_serve.scores import softmax
 
@@ -62,10 +62,10 @@ def scores(logits, labels, strange):
         "accuracy": accuracy(probs, labels),
         "ece": ece(probs, labels),
         "aece": adaptive_ece(probs, labels),
-        "mce": mce(probs, labels),
+        "mce": binned(probs, labels).mce(),
         "nll": nll(probs, labels),
-        "ood_auroc": ood_auroc(inside, outside),
-        "ood_fpr95": fpr95(inside, outside),
+        "ood_auroc": open_set(inside, outside)["auroc"].value,
+        "ood_fpr95": float((outside >= np.sort(inside)[len(inside) * 5 // 100]).mean()),
     }
 
 

@@ -131,15 +131,15 @@ def all_candidates(p: np.ndarray, y: np.ndarray) -> dict[str, Calls]:
             "torch-uncertainty": tu("CalibrationError", task="multiclass", num_classes=k, num_bins=15),
         },
         "mce": {
-            "calib-serve": lambda: ours.mce(p, y),
+            "calib-serve": lambda: ours.binned(p, y).mce(),
             "torchmetrics": tm("max"),
             "netcal": lambda: netcal.MCE(15).measure(p, y),
         },
         "ace": {
-            "calib-serve": lambda: ours.ace(p, y),
+            "calib-serve": lambda: ours.binned(p, y).ace(),
             "netcal": lambda: netcal.ACE(15).measure(p, y),
         },
-        "rms": {"calib-serve": lambda: ours.rms(p, y), "torchmetrics": tm("l2")},
+        "rms": {"calib-serve": lambda: ours.binned(p, y).l2(), "torchmetrics": tm("l2")},
         "adaptive_ece": {
             "calib-serve": lambda: ours.adaptive_ece(p, y),
             "netcal": lambda: netcal.ECE(15, equal_intervals=False).measure(p, y),
@@ -167,7 +167,10 @@ def all_candidates(p: np.ndarray, y: np.ndarray) -> dict[str, Calls]:
         },
         "entropy": {"calib-serve": lambda: ours.entropy(p, y), "torch-uncertainty": entropy},
         "refinement_auroc": {"calib-serve": lambda: ours.refinement_auroc(p, y), "torchmetrics": auroc},
-        "aurc": {"calib-serve": lambda: ours.aurc(p, y), "torch-uncertainty": tu("AURC")},
+        "aurc": {
+            "calib-serve": lambda: float(ours.Separation.of(*ours.top_label(p, y)).aurc()),
+            "torch-uncertainty": tu("AURC"),
+        },
         "accuracy": {
             "calib-serve": lambda: ours.accuracy(p, y),
             "torchmetrics": lambda: torchmetrics.multiclass_accuracy(tp, ty, k, average="micro"),

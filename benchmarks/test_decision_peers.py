@@ -61,8 +61,9 @@ def test_costs_of_likelihood_ratios_are_those_of_lir(trials) -> None:
     ours = metrics.log_ratios(p, prior=0.3)
     in_powers = ours / np.log(10)
     theirs = data.LLRData(features=in_powers[:, None], labels=y)
-    assert metrics.cllr(ours, y).value == pytest.approx(lir.cllr(theirs), abs=1e-9)
-    assert metrics.min_cllr(ours, y) == pytest.approx(lir.cllr_min(theirs), abs=1e-9)
+    found = metrics.evaluate_ratios(ours, y)
+    assert found["cllr"].value == pytest.approx(lir.cllr(theirs), abs=1e-9)
+    assert found["min_cllr"].value == pytest.approx(lir.cllr_min(theirs), abs=1e-9)
     with np.errstate(divide="ignore"):
         pooled = isotonic.IsotonicCalibrator().fit_transform(in_powers, y)
     np.testing.assert_allclose(metrics.pav_log_ratios(ours, y) / np.log(10), pooled, atol=1e-9)
@@ -75,13 +76,14 @@ def test_detection_is_that_of_scikit_learns_roc(trials) -> None:
     for prior in (0.001, 0.01, 0.3, 0.9):
         least = (prior * (1 - hit) + (1 - prior) * alarm).min() / min(prior, 1 - prior)
         ratios = metrics.log_ratios(p, prior=prior)
-        assert metrics.min_dcf(ratios, y, prior=prior).value == pytest.approx(least, abs=1e-9)
+        found = metrics.evaluate_ratios(ratios, y, prior=prior)
+        assert found["min_dcf"].value == pytest.approx(least, abs=1e-9)
     # The hull crosses the diagonal between two corners: the lowest crossing of any two.
     x, up = alarm[:, None], 1 - hit[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         part = (up - x) / ((up - x) - (up - x).T)
         crossing = np.where((part >= 0) & (part <= 1), x + part * (x.T - x), np.inf)
-    assert metrics.eer(p, y).value == pytest.approx(np.nanmin(crossing), abs=1e-9)
+    assert metrics.evaluate_ratios(p, y)["eer"].value == pytest.approx(np.nanmin(crossing), abs=1e-9)
 
 
 def test_skill_is_one_less_the_ratio_of_scikit_learns_losses(trials) -> None:
@@ -89,7 +91,7 @@ def test_skill_is_one_less_the_ratio_of_scikit_learns_losses(trials) -> None:
     p, y = trials
     pair, base = np.stack([1 - p, p], axis=1), np.full(len(p), y.mean())
     for score, loss in (("brier", losses.brier_score_loss), ("nll", losses.log_loss)):
-        found = metrics.skill(pair, y, reference="shares", score=score)
+        found = metrics.skill(pair, y, score=score)
         assert found.value == pytest.approx(1 - loss(y, p) / loss(y, base), abs=1e-9)
 
 

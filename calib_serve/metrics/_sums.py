@@ -30,7 +30,7 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.measured import LABELS_A_CLASS_THAT_TELL
-from calib_serve.metrics.plausible import CellGaps, Drawn, ece_interval
+from calib_serve.metrics.plausible import CellGaps, Drawn
 from calib_serve.metrics.refinement import area_intervals
 from calib_serve.metrics.samples import MEANS, measured_rows, of_classes, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
@@ -184,12 +184,10 @@ def class_cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floa
     return np.stack([said, came, noise, spread]).astype(np.float64).reshape(4, classes, bins)
 
 
-def estimates(
-    rows: Rows, options: MeasureOptions, *, draws: int
-) -> tuple[dict[str, Estimate], Bins, Bins | None]:
+def estimates(rows: Rows, options: MeasureOptions) -> tuple[dict[str, Estimate], Bins, Bins | None]:
     """Each metric, the bins, and the bins of P(y = 1)."""
     bins, edges, level = options.bins, options.edges, options.level
-    draw = Drawn(draws, level, options.seed)
+    draw = Drawn.by(options)
     found = _means(rows, level)
     code = _codes(rows.confidence, bins, edges)
     top, effect = rows.by_bin(rows.confidence, rows.right, code, bins)
@@ -216,7 +214,7 @@ def estimates(
     if rows.positive is not None:
         code = _codes(rows.positive, bins, edges)
         of_event, _ = rows.by_bin(rows.positive, rows.labels == 1, code, bins)
-        found["positive_ece"] = ece_interval(of_event, draws=draws, level=level, seed=options.seed)
+        found["positive_ece"] = draw.ece(of_event)
         found["positive_noise_floor"] = _floor(rows, of_event, rows.positive, code, level)
     return found, top, of_event
 

@@ -1,22 +1,18 @@
-"""Calibration errors of the top class, over bins."""
+"""Calibration errors of the top class and of each class, over bins."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Floats
-from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.bins import Bins, Edges, bin_index
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.samples import checked, row_slices, top_label
-
-Split = Literal["equal", "interpolated", "quantile"]
-"""How equal-mass bins split the ranked confidences."""
+from calib_serve.metrics.samples import checked, row_blocks, row_slices, top_label
 
 
 def equal_mass_edges(n: float, bins: int) -> Floats:
@@ -142,9 +138,23 @@ class Ranked:
         return bool((accuracy[1:] >= accuracy[:-1] - 1e-12).all())
 
 
-def _bins(probs: ArrayLike, labels: ArrayLike, bins: int, edges: Edges) -> Bins:
-    confidence, correct = top_label(probs, labels)
-    return Bins.tally(confidence, correct, bins=bins, edges=edges)
+def binned(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> Bins:
+    """Sum predictions by confidence: every calibration error over equal-width bins is a method of the result.
+
+    ``ece()``, ``mce()``, ``ace()``, ``l2()``, ``overconfidence_error()``, ``signed_gap()``, ``noise_floor()``
+    and others. Bins add up: those of all parts of data that do not fit into memory are those of the data.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
+    >>> first, second = binned([[0.7, 0.3]], [0]), binned([[0.6, 0.4]], [1])
+    >>> round((first + second).ece(), 12), round(second.mce(), 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
+    (0.45, 0.6)
+    """
+    return Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
 
 
 def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
@@ -161,30 +171,6 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
     return float((p.argmax(axis=1) == y).mean())
 
 
-def mean_confidence(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean top-1 confidence.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,), which are checked alone.
-    """
-    return float(top_label(probs, labels)[0].mean())
-
-
-def signed_gap(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean confidence minus accuracy: positive when overconfident.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-
-    >>> round(signed_gap([[0.7, 0.3], [0.6, 0.4]], [0, 1]), 12)
-    0.15
-    """
-    confidence, correct = top_label(probs, labels)
-    return float((confidence - correct).mean())
-
-
 def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
     """Return expected calibration error over equal-width bins (Naeini 2015; Guo 2017, eq. 3).
 
@@ -197,95 +183,44 @@ def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "
     >>> ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)  # (|0.7 - 1| + |0.6 - 0|) / 2
     0.45
     """
-    return _bins(probs, labels, bins, edges).ece()
+    return binned(probs, labels, bins=bins, edges=edges).ece()
 
 
-def mce(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return largest gap of a bin that holds a prediction (Guo 2017, eq. 5).
+def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
+    """Return expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
+
+    Tied confidences at a bin's edge share their correct answers evenly.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal mass.
+    """
+    return Ranked.of(*top_label(probs, labels)).ece(bins)
+
+
+def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
+    """Return the mean over classes of each class's ECE: the static error (Nixon 2019, eq. 4; Kull 2019).
+
+    All n samples count in each class, and all K columns are classes, whether or not a label of theirs is
+    present.
 
     Args:
         probs: Probabilities (n, K).
         labels: Class ids (n,).
         bins: Number of bins, of equal width.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
+    >>> round(classwise_ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=1), 12)  # |1.3 - 1| / 2, twice
+    0.15
     """
-    return _bins(probs, labels, bins, edges).mce()
-
-
-def ace(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return average calibration error: the unweighted mean gap of the bins in use (Neumann 2018).
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-    """
-    return _bins(probs, labels, bins, edges).ace()
-
-
-def overconfidence_error(
-    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
-) -> float:
-    """Return mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4).
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-    """
-    return _bins(probs, labels, bins, edges).overconfidence_error()
-
-
-def underconfidence_error(
-    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
-) -> float:
-    """Return the mean over bins of confidence times its shortfall below accuracy.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-    """
-    return _bins(probs, labels, bins, edges).underconfidence_error()
-
-
-def rms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return root mean squared gap over bins, not debiased: label noise biases it upward.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-    """
-    return _bins(probs, labels, bins, edges).l2()
-
-
-def rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-    """
-    return math.sqrt(max(_bins(probs, labels, bins, edges).debiased_l2_squared(), 0.0))
-
-
-def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return the ECE that a perfectly calibrated model with these confidences would show on average.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-    """
-    return _bins(probs, labels, bins, edges).noise_floor()
+    p, y = checked(probs, labels)
+    classes, gaps = p.shape[1], np.zeros(p.shape[1] * bins)
+    for rows, block in row_blocks(p):
+        code = bin_index(np.minimum(block, 1), bins=bins, edges=edges) + bins * np.arange(classes)
+        gaps += np.bincount(code.ravel(), block.ravel(), len(gaps))
+        gaps -= np.bincount(code[np.arange(len(block)), y[rows]], minlength=len(gaps))
+    return float(np.abs(gaps).sum() / p.size)
 
 
 def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats], Floats]]:
@@ -303,43 +238,3 @@ def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats]
         "underconfidence_error": lambda g: np.maximum(-g, 0) @ weight,
         "rms": lambda g: np.sqrt((g**2 / count).sum(axis=1) / n),
     }
-
-
-def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: Split = "equal") -> float:
-    """Return expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal mass.
-        split: "equal": tied confidences at a bin's edge share their correct answers evenly. The others
-            reproduce other code, and put ties on one side: "interpolated" edges between ranks drop the
-            smallest confidences (Mukhoti 2020's code); "quantile" edges are np.quantile's, closed on the left
-            (netcal).
-    """
-    confidence, correct = top_label(probs, labels)
-    if split == "equal":
-        return Ranked.of(confidence, correct).ece(bins)
-    if split not in ("interpolated", "quantile"):
-        raise InputError(f"split must be 'equal', 'interpolated' or 'quantile', got {split!r}")
-    n = len(confidence)
-    if split == "interpolated":
-        cuts = np.interp(np.linspace(0, n, bins + 1), np.arange(n), np.sort(confidence))
-        index = np.searchsorted(cuts, confidence, side="left") - 1
-    else:
-        cuts = np.quantile(confidence, np.linspace(0, 1, bins + 1))
-        index = np.minimum(np.searchsorted(cuts, confidence, side="right") - 1, bins - 1)
-    # Interpolated edges begin above the smallest confidences, which fall out, as in the code it reproduces.
-    kept = index >= 0
-    gaps = np.bincount(index[kept], (confidence - correct)[kept], minlength=bins)
-    return float(np.abs(gaps).sum() / n)
-
-
-def sweep_ece(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1).
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-    """
-    return Ranked.of(*top_label(probs, labels)).sweep_ece()

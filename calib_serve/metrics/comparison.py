@@ -11,17 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Codes, Floats, as_floats, finite
-from calib_serve.core.bins import Edges
-from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.errors import ShapeError
 from calib_serve.core.text import p_value, percent, percent_change
-from calib_serve.metrics._error_changes import error_changes
-from calib_serve.metrics.distributions import student_beyond, student_quantile
-from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of
+from calib_serve.metrics.distributions import student_beyond
+from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
-
-_DRAWS = 200  # of what calibration errors show by chance, at most
 
 
 @dataclass(frozen=True)
@@ -66,90 +61,19 @@ def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change
     >>> round(change.difference.value, 4), round(change.p, 4)
     (2.0, 0.0705)
     """
+    from scipy import stats  # noqa: PLC0415 - imported when it is first used
+
     a, b = as_floats(before, "before"), as_floats(after, "after")
     if a.ndim != 1 or b.ndim != 1 or min(len(a), len(b)) < 2:
         raise ShapeError(f"pass the values of 2 or more runs of each method, got {a.shape} and {b.shape}")
     quantile_of(level)
-    shares = [float(runs.var(ddof=1)) / len(runs) for runs in (a, b)]
-    difference, error = float(b.mean() - a.mean()), math.sqrt(sum(shares))
+    difference = float(b.mean() - a.mean())
     # Equal runs have no variance: no change is sure, and any other difference untestable.
-    if not error > 0:
+    if not a.var() + b.var() > 0:
         return Change(Estimate(difference), 1.0 if difference == 0 else math.nan)
-    freedom = sum(shares) ** 2 / sum(s**2 / (len(r) - 1) for s, r in zip(shares, (a, b), strict=True))
-    half = student_quantile(level, freedom) * error
-    interval = Estimate(difference, difference - half, difference + half)
-    return Change(interval, student_beyond(difference / error, freedom))
-
-
-def paired_changes(
-    before: ArrayLike,
-    after: ArrayLike,
-    labels: ArrayLike,
-    *,
-    bins: int = 15,
-    edges: Edges = "right",
-    replicates: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-    groups: ArrayLike | None = None,
-) -> dict[str, Change]:
-    """Return the change of each metric between two models of the same samples.
-
-    Everything is compared with a paired z-test: that of means by its formula; of areas by each
-    sample's influence on them; of calibration errors with that of the difference when labels are drawn from
-    what the models' recalibrations say, and after taking off what chance adds to one of them more than to
-    the other. MCE and ACE depend on nearly empty bins: there the two models are swapped at random, sample by
-    sample (Fisher 1935). An interval excludes 0 where p is below 1 - ``level``.
-
-    Args:
-        before: Probabilities of the first model (n, K).
-        after: Probabilities of the second (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-        replicates: Number of draws of labels.
-        level: Coverage of the intervals, a fraction.
-        seed: Seed of the random draws.
-        groups: Which samples belong together (n,): their errors turn together.
-    """
-    quantile_of(level)
-    samples = [Sample(probs, labels, bins=bins, edges=edges) for probs in (before, after)]
-    first, second = samples
-    if first.probs.shape != second.probs.shape:
-        raise ShapeError(
-            f"before and after must be of the same samples, got {first.probs.shape} and {second.probs.shape}"
-        )
-    if replicates < 0:
-        raise InputError(f"replicates must be 0 or more, got {replicates}")
-    codes = group_codes(groups, first.n)
-    old, new = (sample.by_row() for sample in samples)
-    with np.errstate(invalid="ignore"):  # the difference of infinite NLLs is NaN
-        changes = {name: change_of_mean(new[name] - old[name], level, codes) for name in old}
-    whole = [sample.values() for sample in samples]
-    values = {name: value - whole[0][name] for name, value in whole[1].items()}
-    (was, parts_were), (now, parts_are) = (sample.influences() for sample in samples)
-    for name, one in now.items():
-        moves = parts_are[name] - parts_were[name]
-        changes[name] = change_of_mean(moves - moves.mean() + (one - was[name]), level, codes)
-    count = min(replicates, _DRAWS)
-    errors = error_changes(samples, draws=count, seed=seed, groups=codes)
-    for name, value in values.items():
-        changes[name] = _tested(value, *errors[name], count - 1, level)
-    return changes
-
-
-def _tested(value: float, excess: float, error: float, freedom: int, level: float) -> Change:
-    """Test a change less the ``excess`` that chance adds to it, by its standard error from draws."""
-    if not math.isfinite(value) or not math.isfinite(error):
-        return Change(Estimate(value), math.nan)
-    # Chance adds to an absolute value, and more to that of the model with the larger noise.
-    true = value - excess
-    debiased = true if excess else math.nan
-    if error == 0:
-        return Change(Estimate(value, true, true, debiased), 1.0 if true == 0 else math.nan)
-    half = drawn_quantile(level, freedom + 1) * error
-    p = student_beyond(true / (error * math.sqrt(1 + 1 / (freedom + 1))), freedom)
-    return Change(Estimate(value, true - half, true + half, debiased), p)
+    found = stats.ttest_ind(b, a, equal_var=False)
+    ends = found.confidence_interval(level)
+    return Change(Estimate(difference, ends.low, ends.high), float(found.pvalue))
 
 
 def change_of_mean(

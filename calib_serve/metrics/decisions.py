@@ -261,6 +261,11 @@ def open_set(
     {'auroc': 0.875, 'known_refused': 0.0, 'unknown_refused': 0.5}
     """
     a, b = as_floats(known, "known"), as_floats(unknown, "unknown")
+    for name, one in (("known", a), ("unknown", b)):
+        if one.ndim != 1 or not len(one):
+            raise ShapeError(f"{name} must be one probability a sample, (n,) with n >= 1, got {one.shape}")
+        if np.isnan(one).any():
+            raise InputError(f"{name} holds NaN; a sample without a probability cannot be ranked")
     ranks = Separation.of(np.concatenate([a, b]), np.arange(len(a) + len(b)) < len(a))
     found = {"auroc": share_interval(float(ranks.auroc()), float(ranks.auroc_error()), level=level)}
     if threshold is not None:

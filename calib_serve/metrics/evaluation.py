@@ -14,19 +14,15 @@ from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import Estimate, EstimateRecord
-from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.metrics.likelihood_ratios import log_ratios, measures_of_ratios
+from calib_serve.metrics.likelihood_ratios import evaluate_ratios, log_ratios
+from calib_serve.metrics.proper import skill
 from calib_serve.metrics.samples import checked, weighing_rows
-from calib_serve.metrics.skill_scores import skill
-from calib_serve.scores import ProbsView, Scores, check_ungrouped
+from calib_serve.scores import ProbsView, Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from calib_serve.core.options.keywords import EvaluateKeywords
-
-
-_SHARE = 8  # of the replicates are drawn from each of as many possible truths
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +63,7 @@ class Evaluation(EstimateRecord):
         positive_gap: Mean excess of P(y = 1) over the share of class 1.
         positive_brier: Mean of (P(y = 1) - y)^2.
         positive_noise_floor: ECE of P(y = 1) that chance alone gives.
-        positive_cllr: ``cllr`` of the odds of P(y = 1) over those of the share of class 1.
+        positive_cllr: Cllr of the odds of P(y = 1) over those of the share of class 1.
         positive_min_cllr: The same behind the best rising map.
         positive_eer: Equal error rate.
         positive_min_dcf: Least cost of detection at a prior of 0.01, NIST's.
@@ -161,7 +157,7 @@ def evaluate_probs(
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     p, y, _, codes = weighing_rows(p, y, sample_weight, groups)
     rows = Rows.of(p, y, None if raw is None else raw[raw > 0], codes, bins=options.bins, edges=options.edges)
-    found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, 100))
+    found, top, of_event = estimates(rows, options)
     return Evaluation(n=len(y), classes=p.shape[1], bins=top, positive_bins=of_event, **dict[str, Any](found))
 
 
@@ -238,38 +234,9 @@ def measures_of_decisions(
     if y.min() == y.max():
         return {}
     how: dict[str, Any] = {"sample_weight": w, "groups": codes, "level": level}
-    ratios = log_ratios(p, prior=float(np.average(y, weights=w)))
-    of_ratios = measures_of_ratios(ratios, y, w, codes, level=level)
+    of_ratios = evaluate_ratios(log_ratios(p, prior=float(np.average(y, weights=w))), y, **how)
     return {
         **{f"positive_{name}": one for name, one in of_ratios.items()},
-        "positive_brier_skill": skill(p, y, reference="shares", score="brier", **how),
-        "positive_nll_skill": skill(p, y, reference="shares", score="nll", **how),
+        "positive_brier_skill": skill(p, y, score="brier", **how),
+        "positive_nll_skill": skill(p, y, score="nll", **how),
     }
-
-
-def evaluate_labels(
-    scores: Any,
-    labels: Any = None,
-    options: EvaluateOptions | None = None,
-    **keywords: Unpack[EvaluateKeywords],
-) -> LabelsEvaluation:
-    """Evaluate a multi-label model's scores against its labels, with intervals.
-
-    Args:
-        scores: Log-odds or probabilities (n, L), each label's own; without ``outputs`` probabilities.
-        labels: Whether each label is true (n, L), 0 or 1; by default those in ``scores``.
-        options: An ``EvaluateOptions``; keywords replace its fields.
-        **keywords: Fields of ``EvaluateOptions``, of which ``groups`` are refused: ``bins``,
-            ``class_names``, ``columns``, ``edges``, ``ignore_label``, ``level``, ``missing``, ``outputs``,
-            ``replicates``, ``sample_weight``, ``schema``, ``seed``.
-
-    Raises:
-        InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
-    """
-    asked = changed(options or EvaluateOptions(), keywords, evaluate_labels)
-    found = Scores.of(scores, labels, expected="label_probabilities", **asked.of_scores)
-    if not found.is_multilabel:
-        raise InputError(f"these scores are {found.outputs}, one class a sample: evaluate measures them")
-    check_ungrouped(found.groups)
-    how = fields_of(MeasureOptions, asked)
-    return evaluate_label_probs(found.probs[:], found.labelled(), sample_weight=found.weights, **how)

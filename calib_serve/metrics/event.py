@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from calib_serve.core.arrays import Floats, as_floats
+from calib_serve.core.arrays import Codes, Floats, as_floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import Estimate, EstimateRecord, quantile_of
@@ -31,7 +31,7 @@ def checked_event(
     came_true: ArrayLike,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
-) -> tuple[Floats, Floats, Floats, NDArray[np.intp] | None]:
+) -> tuple[Floats, Floats, Floats, Codes | None]:
     """Check P(y = 1) (n,), outcomes (n,) of 0 and 1, weights (n,) and groups; drop rows of weight 0."""
     p = as_floats(probs, "probs")
     p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
@@ -64,7 +64,7 @@ def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any
 
 
 def logistic_errors(
-    columns: Floats, fitted: Floats, came_true: Floats, weight: Floats, groups: NDArray[np.intp] | None
+    columns: Floats, fitted: Floats, came_true: Floats, weight: Floats, groups: Codes | None
 ) -> Floats:
     """Robust standard errors (k,) of the coefficients of a logistic regression (White 1982, theorem 3.2).
 
@@ -87,56 +87,16 @@ def _wald(value: float, error: float, level: float) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def calibration_intercept(
-    probs: ArrayLike,
-    came_true: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Return the intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
-
-    Above 0 the probabilities are too low on average. Its interval is Wald's, robust. NaN where all outcomes
-    are alike.
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        sample_weight: (n,).
-        groups: Which samples belong together (n,).
-        level: Coverage of the interval, a fraction.
-
-    >>> round(calibration_intercept([0.5] * 4, [1, 1, 1, 0]), 6) == round(math.log(3), 6)
-    True
-    """
-    p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
+def _intercept(p: Floats, y: Floats, w: Floats, codes: Codes | None, level: float) -> Estimate:
+    """The intercept of logit P(y = 1) = a + logit p (Cox 1958); NaN where all outcomes are alike."""
     if y.min() == y.max():
         return Estimate(math.nan)
     theta, errors = _logistic(np.ones((1, len(p))), _logit(p), y, w, codes)
     return _wald(float(theta[0]), float(errors[0]), level)
 
 
-def calibration_slope(
-    probs: ArrayLike,
-    came_true: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Return the slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme.
-
-    NaN where it has no finite value: all outcomes are alike, or one p tells all events from the others.
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        sample_weight: (n,).
-        groups: Which samples belong together (n,).
-        level: Coverage of the interval, a fraction.
-    """
-    p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
+def _slope(p: Floats, y: Floats, w: Floats, codes: Codes | None, level: float) -> Estimate:
+    """The slope of logit P(y = 1) = a + b logit p (Cox 1958); NaN where it has no finite value."""
     events, others = p[y == 1], p[y == 0]
     # Separated outcomes have no finite slope: Newton would run away.
     if not (len(events) and len(others) and events.min() < others.max() and others.min() < events.max()):
@@ -146,27 +106,8 @@ def calibration_slope(
     return _wald(float(theta[1]), float(errors[1]), level)
 
 
-def observed_expected(
-    probs: ArrayLike,
-    came_true: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Return events that were observed over those expected, the sum of p; its interval is on the log scale.
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        sample_weight: (n,).
-        groups: Which samples belong together (n,); the interval is then robust.
-        level: Coverage of the interval, a fraction.
-
-    >>> observed_expected([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0]).value
-    0.5
-    """
-    p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
+def _observed_expected(p: Floats, y: Floats, w: Floats, codes: Codes | None, level: float) -> Estimate:
+    """Events observed over those expected, the sum of p; its interval is on the log scale."""
     observed, expected = float(w @ y), float(w @ p)
     ratio = observed / expected
     if ratio == 0:
@@ -208,45 +149,6 @@ def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
     return np.abs(p - np.interp(p, at, smoothed))
 
 
-def ici(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return the integrated calibration index: the mean of |p - loess(y on p)| (Austin and Steyerberg 2019).
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        sample_weight: (n,).
-    """
-    p, y, w, _ = checked_event(probs, came_true, sample_weight)
-    return float(np.average(_errors(p, y, w), weights=w))
-
-
-def e50(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return the median of |p - loess(y on p)| (Austin and Steyerberg 2019).
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        sample_weight: (n,).
-    """
-    return _quantile(probs, came_true, sample_weight, 0.5)
-
-
-def e90(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return the 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019).
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        sample_weight: (n,).
-    """
-    return _quantile(probs, came_true, sample_weight, 0.9)
-
-
-def _quantile(probs: ArrayLike, came_true: ArrayLike, sample_weight: ArrayLike | None, share: float) -> float:
-    p, y, w, _ = checked_event(probs, came_true, sample_weight)
-    return _weighted_quantile(_errors(p, y, w), w, share)
-
-
 def _weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
     if (weights == weights[0]).all():
         return float(np.quantile(values, share))
@@ -286,41 +188,6 @@ def event_bins(
     return Bins(*sums), ends
 
 
-def event_ece(
-    probs: ArrayLike,
-    came_true: ArrayLike,
-    *,
-    bins: int = 15,
-    strategy: Strategy = "uniform",
-    sample_weight: ArrayLike | None = None,
-) -> float:
-    """Return the ECE of P(y = 1) over bins of [0, 1].
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        bins: Number of bins.
-        strategy: "uniform": of equal width; "quantile": of equal counts.
-        sample_weight: (n,).
-
-    >>> event_ece([0.1, 0.3], [0, 1], bins=1)
-    0.3
-    """
-    sums, _ = event_bins(probs, came_true, bins=bins, strategy=strategy, sample_weight=sample_weight)
-    return sums.ece()
-
-
-def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
-    """Return the smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class.
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-    """
-    p, y, *_ = checked_event(probs, came_true)
-    return float(smooth_curve(p, y > 0, level=0.95, replicates=0, seed=0).ece)
-
-
 @dataclass(frozen=True, repr=False)
 class EventEvaluation(EstimateRecord):
     """Hold the result of ``evaluate_event``: counts, and metrics of P(y = 1) against whether it came true.
@@ -328,14 +195,16 @@ class EventEvaluation(EstimateRecord):
     Args:
         n: Number of samples.
         events: How many came true.
-        intercept: As ``calibration_intercept``.
-        slope: As ``calibration_slope``.
-        observed_expected: As ``observed_expected``.
-        ece: As ``event_ece``.
-        smooth_ece: As ``event_smooth_ece``.
-        ici: As ``ici``.
-        e50: As ``e50``.
-        e90: As ``e90``.
+        intercept: Of logit P(y = 1) = a + logit p (Cox 1958): 0 where calibrated in the large, above 0 where
+            the probabilities are too low on average. NaN where all outcomes are alike.
+        slope: Of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme. NaN
+            where all outcomes are alike, or one p tells all events from the others.
+        observed_expected: Events observed over those expected, the sum of p.
+        ece: ECE of P(y = 1) over bins of equal width.
+        smooth_ece: Smooth ECE of P(y = 1); NaN of weighted samples.
+        ici: Integrated calibration index, the mean of |p - loess(y on p)| (Austin and Steyerberg 2019).
+        e50: Median of these distances.
+        e90: Their 90th percentile.
         brier: Mean of (p - y)^2.
         nll: Mean of -log of what the outcome was given, in nats.
     """
@@ -371,6 +240,8 @@ def evaluate_event(
 ) -> EventEvaluation:
     """Return every metric of P(y = 1) against outcomes, as clinical models are judged.
 
+    Intervals of intercept and slope are Wald's, robust; over groups that of the ratio is robust, too.
+
     Args:
         probs: Probabilities of class 1 (n,), or (n, 2).
         came_true: 0 or 1 (n,).
@@ -379,11 +250,12 @@ def evaluate_event(
         bins: Number of bins of the ECE, of equal width.
         level: Coverage of the intervals of intercept, slope and observed over expected, a fraction.
 
-    >>> evaluate_event([0.2, 0.4, 0.6, 0.8] * 5, [0, 0, 1, 1] * 5).events
-    10
+    >>> found = evaluate_event([0.5] * 4, [1, 1, 1, 0])
+    >>> found.events, found.observed_expected.value, round(found.intercept, 6) == round(math.log(3), 6)
+    (3, 1.5, True)
     """
-    p, y, w, _ = checked_event(probs, came_true, sample_weight)
-    how: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups, "level": level}
+    rows = checked_event(probs, came_true, sample_weight, groups)
+    p, y, w, _ = rows
     errors = _errors(p, y, w)
     smooth = (
         smooth_curve(p, y > 0, level=level, replicates=0, seed=0).ece if sample_weight is None else math.nan
@@ -392,10 +264,10 @@ def evaluate_event(
     return EventEvaluation(
         n=len(p),
         events=int(y.sum()),
-        intercept=calibration_intercept(probs, came_true, **how),
-        slope=calibration_slope(probs, came_true, **how),
-        observed_expected=observed_expected(probs, came_true, **how),
-        ece=Estimate(event_ece(p, y, bins=bins, sample_weight=w)),
+        intercept=_intercept(*rows, level),
+        slope=_slope(*rows, level),
+        observed_expected=_observed_expected(*rows, level),
+        ece=Estimate(event_bins(p, y, bins=bins, sample_weight=w)[0].ece()),
         smooth_ece=Estimate(smooth),
         ici=Estimate(float(np.average(errors, weights=w))),
         e50=Estimate(_weighted_quantile(errors, w, 0.5)),

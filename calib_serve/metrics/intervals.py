@@ -1,4 +1,4 @@
-"""Intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths."""
+"""Intervals: analytic, exact or bootstrapped."""
 
 from __future__ import annotations
 
@@ -202,92 +202,10 @@ def floor_influence(bins: Bins, probs: Floats, code: Codes, weight: Floats | Non
     return each if weight is None else each * weight
 
 
-def inverted(
-    observed: float,
-    truth: Floats,
-    drawn: Floats,
-    *,
-    level: float,
-    wider: Floats | float = 1.0,
-    elsewhere: float | None = None,
-) -> Estimate:
-    """Find an error's debiased value and interval: the true errors under which it is no surprise.
-
-    ``truth`` (k,) are true errors, rising from that of a calibrated model, and ``drawn`` (k, r) what samples
-    then show; ``wider`` (k,) multiplies their standard errors. The low end is the true error whose upper
-    quantile is observed, the high end that whose lower quantile is, and the debiased value that whose mean is
-    (test inversion: Casella and Berger 2002, section 9.2). Quantiles are normal, corrected for skewness
-    (Cornish and Fisher 1938): so a hundred draws do. An observation that is unusually small even for a
-    calibrated model bounds the error no better than a usual one (power-constrained limits: Cowan 2011).
-
-    Truths of one line spread the error over all bins, where it hides most of what chance adds. It may as well
-    lie in few: then chance still adds the share ``elsewhere`` (``calibrated_share``) of what it adds to no
-    error, and the low end is the lower one of both.
-
-    >>> noise = 0.1 * np.tile([-1.0, 1.0], 500)  # standard error 0.1; chance adds 0.2 to an error of 0
-    >>> inverted(0.5, np.array([0.0, 1.0]), np.array([[0.2], [1.0]]) + noise, level=0.95)  # (0.5 - 0.2) / 0.8
-    0.5000 (debiased 0.3750) [0.1295, 0.6205]
-    """
-    if not math.isfinite(observed) or drawn.shape[1] < 2 or not np.isfinite(drawn).all():
-        return Estimate(observed)
-    mean = drawn.mean(axis=1)
-    error = drawn.std(axis=1, ddof=1)
-    skewness = ((drawn - mean[:, None]) ** 3).mean(axis=1) / np.maximum(error, 1e-100) ** 3
-    # Outcomes vary less under truths near 0 and 1, which the line of truths reaches too soon.
-    z, error = drawn_quantile(level, drawn.shape[1]), np.maximum.accumulate(error * wider)
-    skewed = (z * z - 1) / 6 * skewness
-    above, below = (skewed + z) * error, (skewed - z) * error
-    low = _crossing(truth, mean + above, observed)
-    if elsewhere is not None:
-        alike = np.abs(mean - observed).argmin()
-        low = min(low, max(observed - elsewhere * float(mean[0]) - float(above[alike]), 0.0))
-    usual = max(observed, float(mean[0] - error[0]))
-    return Estimate(
-        observed,
-        low,
-        min(_crossing(truth, mean + below, usual), max(1.0, observed)),
-        min(_crossing(truth, mean, observed), observed),  # chance only adds
-    )
-
-
-def calibrated_share(gap: Floats, variance: Floats) -> float:
-    """The share of all chance that lies in bins which may well be calibrated.
-
-    ``gap`` and ``variance`` (b,) are of sums over samples. The bins that cannot be are the fewest, those
-    furthest off first, whose rest is within two standard errors of calibrated in its sum and in its
-    chi-square. Chance adds to an error of 0 as the bins' standard errors, and nothing to a large one.
-
-    >>> round(calibrated_share(np.array([9.0, 1.0, -1.0]), np.ones(3)), 3)
-    0.667
-    """
-    known = variance > 0
-    gap, variance = gap[known], variance[known]
-    order = np.argsort(-np.abs(gap) / np.sqrt(variance))
-    gap, variance = gap[order], variance[order]
-    rest, spread, square = (x[::-1].cumsum()[::-1] for x in (gap, variance, gap**2 / variance))
-    count = np.arange(len(gap), 0, -1)
-    fits = (np.abs(rest) <= 2 * np.sqrt(spread)) & (square <= count + 2 * np.sqrt(2 * count))
-    noise = np.sqrt(variance)
-    return float(noise[fits.argmax() :].sum() / noise.sum()) if fits.any() else 0.0
-
-
 @lru_cache
 def drawn_quantile(level: float, draws: int) -> float:
     """The normal quantile of a level, widened for a mean and a standard error from so many draws."""
     return student_quantile(level, draws - 1) * math.sqrt(1 + 1 / draws)
-
-
-def _crossing(truth: Floats, seen: Floats, observed: float) -> float:
-    """The true error (k,) whose shown error (k,), made monotone, is the observed one.
-
-    Extrapolated beyond.
-    """
-    # An error of rounding size is none: an interval that begins above 0 would claim miscalibration.
-    truth = np.where(truth < 1e-12, 0.0, np.maximum.accumulate(truth))
-    seen = np.maximum.accumulate(seen)
-    if observed >= seen[-1]:
-        return float(truth[-1] + observed - seen[-1])
-    return float(np.interp(observed, seen, truth))
 
 
 def resamples(

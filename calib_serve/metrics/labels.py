@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Floats, are_counts, as_array, as_floats, repeated
-from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.bins import Bins, Edges, bin_index
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.options.evaluate import MeasureOptions
-from calib_serve.metrics.intervals import (
-    Estimate,
-    EstimateRecord,
-    calibrated_share,
-    inverted,
-    mean_interval,
-    wilson_interval,
-)
-from calib_serve.metrics.plausible import REACH, Event, recalibrate_event, signs
+from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
+from calib_serve.metrics.intervals import Estimate, EstimateRecord, mean_interval, wilson_interval
+from calib_serve.metrics.plausible import Drawn
 from calib_serve.metrics.samples import checked_weights, weighing_rows
-from calib_serve.scores import LEAST, labels01
+from calib_serve.scores import LEAST, Scores, check_ungrouped, labels01
 
-_STEPS = np.linspace(0, 1, 16) ** 1.5
-_FARTHEST = 200.0  # times what the recalibration finds
-"""Where possible truths lie between calibrated and much further off than it looks."""
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import EvaluateKeywords
+
+_SUMS = ("count", "confidence", "correct", "noise")
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,6 @@ class LabelsEvaluation(EstimateRecord):
         positive_noise_floor: Mean over the labels of the ECE that chance alone gives.
         positive_brier: Mean over the labels of (P - y)^2.
         nll: Mean over the labels of their NLL, in nats.
-        critical: Largest ``positive_ece`` that a calibrated model shows 19 times in 20; NaN without
-            replicates.
-        p: How often a calibrated model shows as large a one; NaN without replicates.
     """
 
     HEADLINE = ("P(label)", "positive_ece", "positive_noise_floor")
@@ -93,8 +87,6 @@ class LabelsEvaluation(EstimateRecord):
     positive_noise_floor: Estimate
     positive_brier: Estimate
     nll: Estimate
-    critical: float
-    p: float
 
     def worst(self) -> list[int]:
         """Sort the labels (L,) by how miscalibrated they surely are, then by ECE beyond chance."""
@@ -171,15 +163,15 @@ def evaluate_label_probs(
 
     Samples are independent and labels of a sample are not: intervals of means over the labels are those of
     samples. ECEs are debiased and have the interval of the true errors under which what is observed is no
-    surprise, from draws in which the signs of each sample's errors turn, of all its labels at once (Cameron,
-    Gelbach and Miller 2008).
+    surprise, as in ``evaluate``; those of decisions and of the mean over the labels are wider as
+    errors of a sample's labels move together.
 
     Args:
         probs: Probabilities (n, L).
         labels: Whether each is true (n, L), 0 or 1.
         sample_weight: (n,); None: all weigh the same.
         level: Coverage of the intervals, a fraction.
-        replicates: Number of draws, of which 200 are used at most; 0: no intervals.
+        replicates: Draws that the intervals of ECEs are made of; 0: none of those.
         bins: Number of bins, of equal width.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
         seed: Seed of the draws.
@@ -200,18 +192,25 @@ def evaluate_label_probs(
     n, count = p.shape
     # Wilson's interval needs a number of samples: as many equal ones as are as much evidence.
     worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
-    gaps = _Gaps(p, y, w, bins=options.bins, edges=options.edges)
-    true, drawn = gaps.eces(min(options.replicates, 200), options.seed)
-
-    def error(value: float, column: int, elsewhere: float) -> Estimate:
-        return inverted(value, true[:, column], drawn[:, :, column], level=level, elsewhere=elsewhere)
-
-    rows, shares, means = [], [], np.zeros((4, n))
+    draw = Drawn.by(options)
+    binning: dict[str, Any] = {"bins": options.bins, "edges": options.edges}
+    rows, events, means, pulls = [], [], np.zeros((4, n)), np.zeros((2, n))
+    # Decisions of one sample move together: each sample's part in the gap of a bin.
+    choices, parts, alone = Bins.zeros(options.bins), np.zeros((n, options.bins)), np.zeros(options.bins)
     for k in range(count):
         column, came_true = p[:, k].astype(np.float64), y[:, k]
-        own = Bins.tally(np.clip(column, 0, 1), came_true, weight=w, bins=options.bins, edges=options.edges)
-        shares.append(calibrated_share(own.gaps(), own.noise))
+        inside = np.clip(column, 0, 1)
+        own = Bins.tally(inside, came_true, weight=w, **binning)
+        events.append(own)
+        # Each sample's part in the errors, towards the side on which its bin is off.
+        gaps, code = own.gaps(), bin_index(inside, **binning)
+        apart = w * (column - came_true - (gaps / np.maximum(own.count, 1e-300))[code]) * np.sign(gaps)[code]
+        pulls += np.stack([apart, apart**2])
         confidence, right = confidence_of_labels(column, came_true)
+        choices += Bins.tally(confidence, right, weight=w, **binning)
+        code, errors = bin_index(confidence, **binning), w * (confidence - right)
+        parts[np.arange(n), code] += errors
+        alone += np.bincount(code, errors**2, options.bins)
         squares, losses = (column - came_true) ** 2, _nll(column, came_true)
         means += np.stack([right, confidence, squares, losses])
         rows.append(
@@ -220,34 +219,30 @@ def evaluate_label_probs(
                 prevalence=wilson_interval(float(w @ came_true) * worth / n, worth, level=level),
                 accuracy=wilson_interval(float(w @ right) * worth / n, worth, level=level),
                 positive_gap=mean_interval(column - came_true, level=level, weight=w),
-                positive_ece=error(own.ece(), k, shares[k]),
+                positive_ece=draw.ece(own),
                 positive_noise_floor=own.noise_floor(),
                 positive_brier=mean_interval(squares, level=level, weight=w),
                 nll=mean_interval(losses, level=level, weight=w),
             )
         )
     accuracy, mean_confidence, brier, nll = (mean_interval(m, level=level, weight=w) for m in means / count)
-    # The last two columns are of the decisions, and of the mean over the labels.
-    ece = float(np.mean([row.positive_ece for row in rows]))
-    null_mean = drawn[0, :, -1]
-    # Chance adds to the mean what it adds to each label.
-    of_mean = float(np.average(shares, weights=drawn[0, :, :count].sum(axis=0) + 1e-300))
+    # Bins of all labels one beside another: their ECE is the mean of the labels'.
+    every = Bins(*(np.concatenate([getattr(b, name) for b in events]) for name in _SUMS))
+    together = math.sqrt(max(float((pulls[0] ** 2).sum() / max(pulls[1].sum(), 1e-300)), 1.0))
+    effect = np.maximum((parts**2).sum(axis=0) / np.maximum(alone, 1e-300), 1)
     return LabelsEvaluation(
         n=n,
-        bins=gaps.choices,
+        bins=choices,
         labels=tuple(rows),
         accuracy=accuracy,
         mean_confidence=mean_confidence,
         signed_gap=mean_interval((means[1] - means[0]) / count, level=level, weight=w),
-        ece=error(gaps.choices.ece(), -2, gaps.choices_share()),
-        noise_floor=Estimate(gaps.choices.noise_floor()),
-        positive_ece=error(ece, -1, of_mean),
+        ece=draw.ece(replace(choices, noise=effect * choices.noise)),
+        noise_floor=Estimate(choices.noise_floor()),
+        positive_ece=draw.ece(every, wider=together),
         positive_noise_floor=Estimate(float(np.mean([row.positive_noise_floor for row in rows]))),
         positive_brier=brier,
         nll=nll,
-        critical=float(np.quantile(null_mean, 0.95)) if len(null_mean) else np.nan,
-        # Equal sums may differ in their last bits.
-        p=(1 + float((null_mean >= ece - 1e-12).sum())) / (1 + len(null_mean)) if len(null_mean) else np.nan,
     )
 
 
@@ -255,65 +250,29 @@ def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
     return np.asarray(-np.log(np.maximum(np.where(came_true == 1, p, 1 - p), LEAST)))
 
 
-class _Gaps:
-    """Each sample's part in the gaps of a label's bins, and in the gaps of all decisions."""
+def evaluate_labels(
+    scores: Any,
+    labels: Any = None,
+    options: EvaluateOptions | None = None,
+    **keywords: Unpack[EvaluateKeywords],
+) -> LabelsEvaluation:
+    """Evaluate a multi-label model's scores against its labels, with intervals.
 
-    def __init__(
-        self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, *, bins: int, edges: Edges
-    ) -> None:
-        self.p, self.y, self.weight = p, y, weight
-        self.binning: Any = {"bins": bins, "edges": edges}
-        self.choices = Bins.zeros(bins)
-        self._of_choices = np.zeros((len(p), bins))
-        for k in range(p.shape[1]):
-            confidence, right = confidence_of_labels(p[:, k], y[:, k])
-            event = Event(confidence, **self.binning)
-            self.choices += Bins.tally(confidence, right, weight=weight, **self.binning)
-            self._of_choices[np.arange(len(p)), event.code] += weight * (confidence - right)
+    Args:
+        scores: Log-odds or probabilities (n, L), each label's own; without ``outputs`` probabilities.
+        labels: Whether each label is true (n, L), 0 or 1; by default those in ``scores``.
+        options: An ``EvaluateOptions``; keywords replace its fields.
+        **keywords: Fields of ``EvaluateOptions``, of which ``groups`` are refused: ``bins``,
+            ``class_names``, ``columns``, ``edges``, ``ignore_label``, ``level``, ``missing``, ``outputs``,
+            ``replicates``, ``sample_weight``, ``schema``, ``seed``.
 
-    def choices_share(self) -> float:
-        """The share of chance in bins of the decisions that may be calibrated."""
-        # A sample's decisions are not independent, so their variance is that of its part in the bin.
-        return calibrated_share(self.choices.gaps(), (self._of_choices**2).sum(axis=0))
-
-    def event(self, k: int) -> Event:
-        """The event that label k is true."""
-        return Event(self.p[:, k], **self.binning)
-
-    def eces(self, draws: int, seed: int) -> tuple[Floats, Floats]:
-        """ECEs of possible truths (16, L + 2), and ECEs that their samples show (16, draws, L + 2).
-
-        Of each label, of all decisions, and the labels' mean.
-        """
-        n, labels = self.p.shape
-        far = [self._far(k) for k in range(labels)] if draws else []
-        choices = self.choices.gaps()
-        size = np.sqrt(labels * float((self.weight**2).sum()))
-        reach = 1 + 4 * size / max(n * labels * self.choices.ece(), 1e-12)
-        true, drawn = np.zeros((len(_STEPS), labels + 2)), np.empty((len(_STEPS), draws, labels + 2))
-        start, step = 0, _STEPS[:, None, None]
-        for block in signs(n, draws, seed=seed):
-            part = slice(start, start := start + len(block))
-            for k, (gap, residual) in enumerate(far):
-                event = self.event(k)
-                # Summed in order of the bins: far fewer steps than a product with (n, bins).
-                noise = np.add.reduceat((block * residual)[:, event.order], event.starts, axis=1)
-                true[:, k] = _STEPS * np.abs(gap).sum() / n
-                drawn[:, part, k] = np.abs(step * gap + noise).sum(axis=2) / n
-            noise = block @ self._of_choices
-            true[:, -2] = _STEPS * reach * np.abs(choices).sum() / (n * labels)
-            drawn[:, part, -2] = np.abs(step * reach * choices + noise).sum(axis=2) / (n * labels)
-        true[:, -1], drawn[:, :, -1] = true[:, :-2].mean(axis=1), drawn[:, :, :-2].mean(axis=2)
-        return true, drawn
-
-    def _far(self, k: int) -> tuple[Floats, Floats]:
-        """A label's gaps by filled bin, were it far worse calibrated than it looks, and residuals (n,)."""
-        event, came_true = self.event(k), self.y[:, k].astype(np.float64)
-        fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
-        observed = float(event.ece(came_true[None])[0])
-        # Four wrong predictions more: where all are right, the variance that is seen is 0.
-        noise = math.sqrt(4 + float(np.maximum(*(q * (1 - q) for q in (event.probs, fitted))).sum()))
-        shown = max(float(event.ece(fitted[None])[0]), 1e-12)
-        far = min((observed + REACH * noise / len(came_true)) / shown, _FARTHEST)
-        gaps, residuals = self.weight * far * (event.probs - fitted), self.weight * (fitted - came_true)
-        return np.add.reduceat(gaps[event.order], event.starts), residuals
+    Raises:
+        InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
+    """
+    asked = changed(options or EvaluateOptions(), keywords, evaluate_labels)
+    found = Scores.of(scores, labels, expected="label_probabilities", **asked.of_scores)
+    if not found.is_multilabel:
+        raise InputError(f"these scores are {found.outputs}, one class a sample: evaluate measures them")
+    check_ungrouped(found.groups)
+    how = fields_of(MeasureOptions, asked)
+    return evaluate_label_probs(found.probs[:], found.labelled(), sample_weight=found.weights, **how)

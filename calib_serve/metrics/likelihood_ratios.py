@@ -104,10 +104,6 @@ class _Trials:
         hit, other = (np.bincount(self.pool, w).astype(np.float64) for w in (self.hit, self.other))
         return hit, other
 
-    def least_cost(self) -> float:
-        """Cllr of the best log-ratios of these trials."""
-        return float(self.cost(self.best, 0.95))
-
     def equal_error(self, level: float) -> Estimate:
         """The equal error rate."""
         hit, other = self.of_pools()
@@ -138,33 +134,6 @@ class _Trials:
         return Estimate(found.value, max(found.low, 0.0), min(found.high, most))
 
 
-def cllr(
-    log_ratios: ArrayLike,
-    came_true: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Return the cost of log-likelihood ratios in bits: 1 for those that say nothing, 0 for perfect ones.
-
-    Half the mean of log2(1 + 1 / LR) where y = 1, and half that of log2(1 + LR) where y = 0; infinite where
-    evidence was taken for certain and was wrong. The interval is normal. Brümmer and du Preez 2006, eq. 16.
-
-    Args:
-        log_ratios: Natural logarithms of likelihood ratios (n,).
-        came_true: 0 or 1 (n,), both among them.
-        sample_weight: (n,).
-        groups: Which samples belong together (n,).
-        level: Coverage of the interval, a fraction.
-
-    >>> cllr([0.0, 0.0, 0.0], [1, 0, 0]).value
-    1.0
-    """
-    found = _Trials.of(log_ratios, came_true, sample_weight, groups)
-    return found.cost(found.ratios, level)
-
-
 def pav_log_ratios(log_ratios: ArrayLike, came_true: ArrayLike) -> Floats:
     """The rising log-ratios (n,) of least cost for these very outcomes, by pooling adjacent violators.
 
@@ -180,48 +149,7 @@ def pav_log_ratios(log_ratios: ArrayLike, came_true: ArrayLike) -> Floats:
     return _Trials.of(log_ratios, came_true).best
 
 
-def min_cllr(log_ratios: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return the ``cllr`` of ``pav_log_ratios``: what no calibration mends; the rest of Cllr is calibration.
-
-    Without an interval: of few samples it is too low, as the pooling fits chance as well.
-
-    Args:
-        log_ratios: Natural logarithms of likelihood ratios (n,), or scores: their order alone counts.
-        came_true: 0 or 1 (n,), both among them.
-        sample_weight: (n,).
-
-    >>> min_cllr([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1])  # half of the trials at 1 bit
-    0.5
-    """
-    return _Trials.of(log_ratios, came_true, sample_weight).least_cost()
-
-
-def eer(
-    log_ratios: ArrayLike,
-    came_true: ArrayLike,
-    *,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Return the equal error rate: where the hull of the ROC has as many misses as false alarms, in shares.
-
-    Its interval is of the rates at that threshold, by Wilson's intervals of both.
-
-    Args:
-        log_ratios: Natural logarithms of likelihood ratios (n,), or scores: their order alone counts.
-        came_true: 0 or 1 (n,), both among them.
-        sample_weight: (n,).
-        groups: Which samples belong together (n,).
-        level: Coverage of the interval, a fraction.
-
-    >>> eer([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).value
-    0.25
-    """
-    return _Trials.of(log_ratios, came_true, sample_weight, groups).equal_error(level)
-
-
-def min_dcf(
+def evaluate_ratios(
     log_ratios: ArrayLike,
     came_true: ArrayLike,
     *,
@@ -229,45 +157,41 @@ def min_dcf(
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     level: float = 0.95,
-) -> Estimate:
-    """Return the least cost of detection at any threshold, over that of the better of all and none (NIST).
+) -> dict[str, Estimate]:
+    """Return the costs of log-likelihood ratios: ``cllr``, ``min_cllr``, ``eer`` and ``min_dcf``.
 
-    It is prior x misses + (1 - prior) x false alarms. The threshold is the best of these very samples, so of
-    few it is too low. The interval is of the rates there.
+    - ``cllr``, in bits: half the mean of log2(1 + 1 / LR) where y = 1, and half that of log2(1 + LR) where
+      y = 0 (Brümmer and du Preez 2006, eq. 16). 1 for ratios that say nothing, infinite where evidence was
+      taken for certain and was wrong.
+    - ``min_cllr``: that of ``pav_log_ratios``, which no calibration mends; without an interval.
+    - ``eer``: the share of misses where the hull of the ROC has as many false alarms.
+    - ``min_dcf``: the least prior x misses + (1 - prior) x false alarms of any threshold, over that of the
+      better of all and none (NIST).
+
+    All but ``cllr`` go by the order of the ratios alone, so they may be scores; and as they are the best of
+    these very samples, they are too low of few. Intervals are normal, or of both rates by Wilson's.
 
     Args:
-        log_ratios: Natural logarithms of likelihood ratios (n,), or scores: their order alone counts.
+        log_ratios: Natural logarithms of likelihood ratios (n,).
         came_true: 0 or 1 (n,), both among them.
         prior: P(y = 1) where decisions are made; 0.01 as in NIST's evaluation of 2016. Costs are a part of
             it: P times that of a miss, over itself plus (1 - P) times that of a false alarm.
         sample_weight: (n,).
         groups: Which samples belong together (n,).
-        level: Coverage of the interval, a fraction.
+        level: Coverage of the intervals, a fraction.
 
-    >>> min_dcf([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).value  # no false alarm, and one of two missed
-    0.5
+    >>> found = evaluate_ratios([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1])
+    >>> found["min_cllr"].value, found["eer"].value, found["min_dcf"].value  # half of the trials at 1 bit
+    (0.5, 0.25, 0.5)
+    >>> evaluate_ratios([0.0, 0.0, 0.0], [1, 0, 0])["cllr"].value
+    1.0
     """
     if not 0 < prior < 1:
         raise InputError(f"prior must lie between 0 and 1, got {prior}")
-    return _Trials.of(log_ratios, came_true, sample_weight, groups).least_detection(prior, level)
-
-
-def measures_of_ratios(
-    log_ratios: Floats, came_true: Floats, weight: Floats | None, groups: Codes | None, *, level: float
-) -> dict[str, Estimate]:
-    """``cllr``, ``min_cllr``, ``eer`` and ``min_dcf`` of the same trials, ranked and pooled once.
-
-    Args:
-        log_ratios: Natural logarithms of likelihood ratios (n,).
-        came_true: 0 or 1 (n,), both among them.
-        weight: (n,); None: all weigh the same.
-        groups: Group of each, from 0 (n,); None: each is its own.
-        level: Coverage of the intervals, a fraction.
-    """
-    found = _Trials.of(log_ratios, came_true, weight, groups)
+    found = _Trials.of(log_ratios, came_true, sample_weight, groups)
     return {
         "cllr": found.cost(found.ratios, level),
-        "min_cllr": Estimate(found.least_cost()),
+        "min_cllr": Estimate(float(found.cost(found.best, level))),
         "eer": found.equal_error(level),
-        "min_dcf": found.least_detection(NIST_PRIOR, level),
+        "min_dcf": found.least_detection(prior, level),
     }

@@ -1,66 +1,27 @@
-"""Possible truths behind a sample of predictions.
+"""Intervals of calibration errors, by drawing the gaps of the cells that they are made of, never rows.
 
 An error such as ECE is an absolute value, so label noise alone makes it large: what it would be for a given
-truth is found by drawing labels from that truth. The truths lie on a line from the model's own probabilities
-(calibrated) through what a recalibration finds, and on beyond it.
+truth is found by drawing from that truth. The truths lie on a line from the model's own probabilities
+(calibrated) through one as far off as it looks, and on beyond it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calib_serve.core.arrays import Codes, Floats
-from calib_serve.core.bins import Bins, Edges, bin_index
-from calib_serve.metrics.intervals import Estimate, calibrated_share, inverted
-from calib_serve.metrics.samples import row_blocks
+from calib_serve.core.arrays import Floats
+from calib_serve.core.bins import Bins
+from calib_serve.core.options.evaluate import MeasureOptions
+from calib_serve.metrics.intervals import Estimate, drawn_quantile
 
 STEPS = np.linspace(0, 1, 8) ** 1.5
 """Where the truths lie on their line: 0 is calibrated."""
 
 REACH = 4.0  # standard errors beyond the observed error that the line goes
-_BLOCK = 1 << 20  # drawn outcomes held at once: 8 MiB of float64
-_PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and slope: they are near 0 and 1
-_LEAST_P = 1e-30
-_MOST_LOG_POWER = 2.0  # log of the power, either way
-
-
-def recalibrate_event(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
-    """Recalibrate an event's probabilities (n,), of bins ``code`` (n,), to this sample.
-
-    A logistic regression on the log-odds (Platt 1999) with a weak prior; then each bin's residual, shrunk
-    as far as all of them look like noise (James and Stein 1961).
-    """
-    # Log-odds of 0 and 1 are infinite: a few saturated scores would decide the fit.
-    inside = np.clip(probs, 1e-4, 1 - 1e-4)
-    columns = np.stack([np.ones_like(inside), np.log(inside / (1 - inside))])
-    theta, identity = np.array([0.0, 1.0]), np.array([0.0, 1.0])
-    for _ in range(12):  # with the prior it converges in five
-        fitted = _logistic(theta @ columns)
-        slope = columns @ (fitted - came_true) + _PRIOR * (theta - identity)
-        curvature = (columns * (fitted * (1 - fitted))) @ columns.T + np.diag(_PRIOR)
-        step = np.linalg.solve(curvature, slope)
-        # A full Newton step overshoots where all are right.
-        theta = theta - np.clip(step, -1, 1)
-        if np.abs(step).max() < 1e-8:
-            break
-    fitted = _logistic(theta @ columns)
-    rows = (fitted * (1 - fitted), fitted - came_true, np.ones_like(fitted))
-    variance, residual, count = (np.bincount(code, row, minlength=bins) for row in rows)
-    known = variance > 1e-9
-    excess = float((residual[known] ** 2 / variance[known]).sum())
-    kept = max(0.0, 1 - max(int(known.sum()) - 2, 0) / excess) if excess > 0 else 0.0
-    return np.asarray(np.clip(fitted - kept * (residual / np.maximum(count, 1))[code], 0, 1))
-
-
-def _logistic(log_odds: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -30, 30))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +68,7 @@ class CellGaps:
         return cls(gaps, noise, units * (came * (1 - came) + (gaps / count) ** 2))
 
     def calibrated_share(self) -> float:
-        """See ``intervals.calibrated_share``."""
+        """See the function."""
         return calibrated_share(self.gaps.ravel(), self.noise.ravel())
 
     def shrunk(self) -> Floats:
@@ -136,6 +97,11 @@ class Drawn:
     level: float
     seed: int
 
+    @classmethod
+    def by(cls, options: MeasureOptions) -> Drawn:
+        """Draw an eighth of the replicates from each possible truth, at most 100."""
+        return cls(min(options.replicates // len(STEPS), 100), options.level, options.seed)
+
     def __call__(
         self,
         cells: CellGaps,
@@ -144,6 +110,7 @@ class Drawn:
         toward: Floats,
         elsewhere: float | None,
         value: float | None = None,
+        wider: float = 1.0,
     ) -> Estimate:
         """The error of cells with its interval.
 
@@ -155,6 +122,7 @@ class Drawn:
             error: Maps gaps (r, ...) to errors (r,).
             toward: Gaps (...,) through which the line of truths goes, from none.
             elsewhere: That of ``inverted``.
+            wider: That of ``inverted``.
             value: The error that is observed, where it is known otherwise.
         """
         gaps = cells.gaps
@@ -164,137 +132,108 @@ class Drawn:
         none = cells.shown(np.zeros_like(gaps), 1.0, self.draws, self.seed)[1]
         # Where all gaps are 0 there is no direction; chance gives one.
         shape = next((way for way in (toward, gaps) if np.abs(way).sum() > 1e-9), none[0])
-        far = (observed + REACH * max(float(error(none).std()), 1e-12)) / max(
+        far = (observed + REACH * wider * max(float(error(none).std()), 1e-12)) / max(
             float(error(shape[None])[0]), 1e-300
         )
         line = [cells.shown(step * shape, step, self.draws, self.seed) for step in STEPS * far]
         true = error(np.stack([truth for truth, _ in line]))
         drawn = np.stack([error(shown) for _, shown in line])
-        return inverted(observed, true, drawn, level=self.level, elsewhere=elsewhere)
+        return inverted(observed, true, drawn, level=self.level, wider=wider, elsewhere=elsewhere)
+
+    def ece(self, bins: Bins, *, wider: float = 1.0) -> Estimate:
+        """The ECE of bins with its interval.
+
+        Args:
+            bins: Sums over the bins.
+            wider: That of ``inverted``.
+        """
+        cells, n = CellGaps.of(bins), bins.n
+        return self(
+            cells,
+            lambda g: np.abs(g).sum(axis=1) / n,
+            toward=cells.shrunk(),
+            elsewhere=cells.calibrated_share(),
+            wider=wider,
+        )
 
 
-def ece_interval(bins: Bins, *, draws: int, level: float, seed: int) -> Estimate:
-    """The ECE of bins with its interval.
+def inverted(
+    observed: float,
+    truth: Floats,
+    drawn: Floats,
+    *,
+    level: float,
+    wider: float = 1.0,
+    elsewhere: float | None = None,
+) -> Estimate:
+    """Find an error's debiased value and interval: the true errors under which it is no surprise.
 
-    Args:
-        bins: Sums over the bins.
-        draws: Number of draws of every truth; fewer than two: no interval.
-        level: Coverage of the interval, a fraction.
-        seed: Seed of the draws.
+    ``truth`` (k,) are true errors, rising from that of a calibrated model, and ``drawn`` (k, r) what samples
+    then show; ``wider`` multiplies their standard errors. The low end is the true error whose upper
+    quantile is observed, the high end that whose lower quantile is, and the debiased value that whose mean is
+    (test inversion: Casella and Berger 2002, section 9.2). Quantiles are normal, corrected for skewness
+    (Cornish and Fisher 1938): so a hundred draws do. An observation that is unusually small even for a
+    calibrated model bounds the error no better than a usual one (power-constrained limits: Cowan 2011).
+
+    Truths of one line spread the error over all bins, where it hides most of what chance adds. It may as well
+    lie in few: then chance still adds the share ``elsewhere`` (``calibrated_share``) of what it adds to no
+    error, and the low end is the lower one of both.
+
+    >>> noise = 0.1 * np.tile([-1.0, 1.0], 500)  # standard error 0.1; chance adds 0.2 to an error of 0
+    >>> inverted(0.5, np.array([0.0, 1.0]), np.array([[0.2], [1.0]]) + noise, level=0.95)  # (0.5 - 0.2) / 0.8
+    0.5000 (debiased 0.3750) [0.1295, 0.6205]
     """
-    cells, n = CellGaps.of(bins), bins.n
-    return Drawn(draws, level, seed)(
-        cells,
-        lambda g: np.abs(g).sum(axis=1) / n,
-        toward=cells.shrunk(),
-        elsewhere=cells.calibrated_share(),
+    if not math.isfinite(observed) or drawn.shape[1] < 2 or not np.isfinite(drawn).all():
+        return Estimate(observed)
+    mean = drawn.mean(axis=1)
+    error = drawn.std(axis=1, ddof=1)
+    skewness = ((drawn - mean[:, None]) ** 3).mean(axis=1) / np.maximum(error, 1e-100) ** 3
+    # Outcomes vary less under truths near 0 and 1, which the line of truths reaches too soon.
+    z, error = drawn_quantile(level, drawn.shape[1]), wider * np.maximum.accumulate(error)
+    skewed = (z * z - 1) / 6 * skewness
+    above, below = (skewed + z) * error, (skewed - z) * error
+    low = _crossing(truth, mean + above, observed)
+    if elsewhere is not None:
+        alike = np.abs(mean - observed).argmin()
+        low = min(low, max(observed - elsewhere * float(mean[0]) - float(above[alike]), 0.0))
+    usual = max(observed, float(mean[0] - error[0]))
+    return Estimate(
+        observed,
+        low,
+        min(_crossing(truth, mean + below, usual), max(1.0, observed)),
+        min(_crossing(truth, mean, observed), observed),  # chance only adds
     )
 
 
-def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iterator[Floats]:
-    """Draw 1 or -1 for each of n samples, alike within a group (n,): (r, n), in bounded blocks."""
-    rng = np.random.default_rng([seed, 1])
-    units = n if groups is None else int(groups.max()) + 1
-    for start in range(0, draws, step := max(1, _BLOCK // n)):
-        drawn = rng.choice([-1.0, 1.0], size=(min(step, draws - start), units))
-        yield drawn if groups is None else drawn[:, groups]
+def calibrated_share(gap: Floats, variance: Floats) -> float:
+    """The share of all chance that lies in bins which may well be calibrated.
 
+    ``gap`` and ``variance`` (b,) are of sums over samples. The bins that cannot be are the fewest, those
+    furthest off first, whose rest is within two standard errors of calibrated in its sum and in its
+    chi-square. Chance adds to an error of 0 as the bins' standard errors, and nothing to a large one.
 
-class Event:
-    """Probabilities (n,) of an event, and their bins over [0, 1].
-
-    Args:
-        probs: (n,); rounding beyond [0, 1] is clipped.
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    >>> round(calibrated_share(np.array([9.0, 1.0, -1.0]), np.ones(3)), 3)
+    0.667
     """
-
-    def __init__(self, probs: Floats, *, bins: int, edges: Edges) -> None:
-        self.probs = np.clip(probs.astype(np.float64), 0, 1)
-        self.code = bin_index(self.probs, bins=bins, edges=edges)
-        self.bins = bins
-
-    def tally(self, came_true: NDArray[Any], weight: Floats | None = None) -> Bins:
-        """Sum by bin.
-
-        Args:
-            came_true: Whether the event came true (n,).
-            weight: How often each sample counts (n,); None: once.
-        """
-        w = np.ones(len(self.probs)) if weight is None else weight
-        rows = (w, w * self.probs, w * came_true, w * self.probs * (1 - self.probs))
-        return Bins(*(np.bincount(self.code, row, self.bins).astype(np.float64) for row in rows))
-
-    def ece(self, came_true: Floats) -> Floats:
-        """The ECE (r,) under each of r outcomes.
-
-        Args:
-            came_true: Outcomes of the event (r, n): 0 or 1, or true probabilities.
-        """
-        sums = np.add.reduceat((self.probs - came_true)[:, self.order], self.starts, axis=1)
-        return np.asarray(np.abs(sums).sum(axis=1) / len(self.probs))
-
-    @cached_property
-    def order(self) -> NDArray[np.intp]:
-        """The samples (n,) by bin."""
-        return np.argsort(self.code, kind="stable")
-
-    @cached_property
-    def starts(self) -> NDArray[np.intp]:
-        """The start of each filled bin in this order."""
-        return np.flatnonzero(np.diff(self.code[self.order], prepend=-1))
+    known = variance > 0
+    gap, variance = gap[known], variance[known]
+    order = np.argsort(-np.abs(gap) / np.sqrt(variance))
+    gap, variance = gap[order], variance[order]
+    rest, spread, square = (x[::-1].cumsum()[::-1] for x in (gap, variance, gap**2 / variance))
+    count = np.arange(len(gap), 0, -1)
+    fits = (np.abs(rest) <= 2 * np.sqrt(spread)) & (square <= count + 2 * np.sqrt(2 * count))
+    noise = np.sqrt(variance)
+    return float(noise[fits.argmax() :].sum() / noise.sum()) if fits.any() else 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Shift:
-    """Probabilities proportional to p^a e^b: ``log_power`` log a, ``offset`` b (K,).
+def _crossing(truth: Floats, seen: Floats, observed: float) -> float:
+    """The true error (k,) whose shown error (k,), made monotone, is the observed one.
 
-    >>> Shift(np.log(2.0), np.zeros(2)).applied(np.array([[0.75, 0.25]])).round(6).tolist()  # 9 to 1
-    [[0.9, 0.1]]
+    Extrapolated beyond.
     """
-
-    log_power: float
-    offset: Floats
-
-    def applied(self, probs: Floats) -> Floats:
-        """The truths (m, K) behind rows of probabilities (m, K)."""
-        z = np.maximum(probs, _LEAST_P)
-        np.log(z, out=z)
-        z *= math.exp(self.log_power)
-        z += self.offset
-        z -= z.max(axis=1, keepdims=True)
-        np.exp(z, out=z)
-        z /= z.sum(axis=1, keepdims=True)
-        return z
-
-
-def fitted_shift(probs: NDArray[np.floating], labels: Codes) -> Shift:
-    """Fit a shift to the labels (n,): two scoring steps for the power, one for each class's offset.
-
-    Offsets are shrunk by how much they vary beyond chance (Efron and Morris 1973).
-    """
-    shift = Shift(0.0, np.zeros(probs.shape[1]))
-    for _ in range(2):
-        # Sums over blocks: probabilities of many classes do not fit into memory twice.
-        slope = curvature = 0.0
-        variance = np.zeros(probs.shape[1])
-        surplus = np.bincount(labels, minlength=probs.shape[1]).astype(np.float64)
-        for rows, p in row_blocks(probs):
-            q, log_p = shift.applied(p), np.log(np.maximum(p, _LEAST_P))
-            mean = np.einsum("ij,ij->i", q, log_p)
-            slope += float(log_p[np.arange(len(p)), labels[rows]].sum() - mean.sum())
-            curvature += float(np.einsum("ij,ij,ij->i", q, log_p, log_p).sum() - (mean**2).sum())
-            surplus -= q.sum(axis=0)
-            variance += (q * (1 - q)).sum(axis=0)
-        power = math.exp(shift.log_power)
-        # One unit of log(power) of prior precision keeps it finite where all are right.
-        step = (power * slope - shift.log_power) / (power**2 * curvature + 1)
-        shift = Shift(
-            float(np.clip(shift.log_power + np.clip(step, -1, 1), -_MOST_LOG_POWER, _MOST_LOG_POWER)),
-            shift.offset,
-        )
-    variance = np.maximum(variance, 1e-3)
-    spread = float((surplus**2 - variance).sum() / (variance**2).sum())
-    # A little of the offsets is kept though all be noise: without any the line of truths may have no length.
-    spread = max(spread, 0.01 / float(variance.mean()))
-    return Shift(shift.log_power, spread * surplus / (spread * variance + 1))
+    # An error of rounding size is none: an interval that begins above 0 would claim miscalibration.
+    truth = np.where(truth < 1e-12, 0.0, np.maximum.accumulate(truth))
+    seen = np.maximum.accumulate(seen)
+    if observed >= seen[-1]:
+        return float(truth[-1] + observed - seen[-1])
+    return float(np.interp(observed, seen, truth))

@@ -16,16 +16,14 @@ from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import (
     checked,
-    checked_labels,
     checked_weights,
     entropies,
     negative_log,
     of_classes,
     row_blocks,
-    row_slices,
     top_label,
+    weighing_rows,
 )
-from calib_serve.scores import LARGEST, ProbsView, two_columns
 
 
 def soft_or_hard(
@@ -72,47 +70,6 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
     return float(np.average(losses, weights=w))
 
 
-def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean cross-entropy in nats, finite where the softmax would round to 0.
-
-    Args:
-        logits: (n, K), or (n,) of class 1 of two.
-        labels: Class ids (n,).
-
-    >>> nll_from_logits([[0.0, -1000.0]], [1])
-    1000.0
-    """
-    z, y = checked_logits(logits, labels)
-    view = ProbsView(z, "logits")
-    return sum(float(view.described(rows, y[rows])[1].sum()) for rows in row_slices(z.shape)) / len(z)
-
-
-def checked_logits(
-    logits: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Check logits and class ids, and return them as arrays (n, K) and (n,).
-
-    Args:
-        logits: (n, K), finite, K at least 2; or (n,) of class 1 of two.
-        labels: Class ids (n,).
-
-    Raises:
-        InputError: Where logits are not finite or too large, or a label is no class id.
-        ShapeError: Where shapes do not fit.
-    """
-    z = two_columns(logits)
-    if not len(z):
-        raise ShapeError(f"there is no sample: logits are {z.shape}")
-    low, high = float(z.min()), float(z.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise InputError("logits must be finite, got NaN or infinity; check the model's outputs")
-    if max(-low, high) > LARGEST:
-        raise InputError(
-            f"logits go up to {max(-low, high):g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
-        )
-    return z, checked_labels(labels, len(z), z.shape[1])
-
-
 def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Return mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
 
@@ -130,19 +87,6 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
     return float(np.average(np.einsum("nk,nk->n", p - q, p - q), weights=w))
 
 
-def brier_top_label(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return mean of (confidence - correct)^2: between 0 and 1.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        sample_weight: (n,).
-    """
-    confidence, correct = top_label(probs, labels)
-    weights = checked_weights(sample_weight, len(confidence))
-    return float(np.average((confidence - correct) ** 2, weights=weights))
-
-
 def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
     """Return mean predictive entropy in nats.
 
@@ -152,27 +96,6 @@ def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
     """
     p, _ = checked(probs, labels)
     return sum(float(entropies(block).sum()) for _, block in row_blocks(p)) / len(p)
-
-
-def ranked_probability_score(
-    probs: ArrayLike, labels: ArrayLike, *, normalized: bool = False, sample_weight: ArrayLike | None = None
-) -> float:
-    """Return the mean of sum_k (P(y <= k) - [y <= k])^2 over the K - 1 thresholds (Epstein 1969).
-
-    Args:
-        probs: Probabilities (n, K) of classes in their order.
-        labels: Class ids (n,), or shares of the classes (n, K).
-        normalized: Whether to divide by K - 1, so that it lies between 0 and 1; the sum itself is half the
-            Brier score where there are two classes.
-        sample_weight: (n,).
-
-    >>> round(ranked_probability_score([[0.2, 0.5, 0.3]], [1]), 12)  # (0.2 - 0)^2 + (0.7 - 1)^2
-    0.13
-    """
-    p, q, w = soft_or_hard(probs, labels, sample_weight)
-    apart = np.cumsum(p - q, axis=1)[:, :-1]
-    found = np.einsum("nk,nk->n", apart, apart)
-    return float(np.average(found, weights=w)) / (p.shape[1] - 1 if normalized else 1)
 
 
 @dataclass(frozen=True)
@@ -264,78 +187,33 @@ class BrierTerms:
         return self.uncertainty - self.resolution
 
 
-def brier_top_label_terms(
-    probs: ArrayLike, labels: ArrayLike, *, bins: int | None = 15, edges: Edges = "right"
-) -> BrierTerms:
-    """Return the terms of mean (confidence - correct)^2.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        bins: Number of bins, of equal width; None: each distinct forecast is one, as in Murphy's paper. Exact
-            where forecasts repeat; where each is another, all of the uncertainty is called resolution.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-
-    >>> t = brier_top_label_terms([[0.75, 0.25]] * 4, [0, 0, 1, 1])
-    >>> t.brier, t.calibration, t.resolution, t.uncertainty, t.within_bins
-    (0.3125, 0.0625, 0.0, 0.25, 0.0)
-    """
-    confidence, correct = top_label(probs, labels)
-    if bins is None:
-        return _terms(brier_top_label(probs, labels), *_by_forecast(confidence, correct))
-    tally = Bins.tally(confidence, correct, bins=bins, edges=edges)
-    sums = [s[None] for s in (tally.count, tally.confidence, tally.correct)]
-    return _terms(brier_top_label(probs, labels), *sums)
-
-
-def brier_terms(
-    probs: ArrayLike, labels: ArrayLike, *, bins: int | None = 15, edges: Edges = "right"
-) -> BrierTerms:
+def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> BrierTerms:
     """Return the terms of the multiclass Brier score: each class's terms, summed over classes.
 
     Args:
         probs: Probabilities (n, K).
         labels: Class ids (n,).
-        bins: Number of bins, of equal width; None: each distinct forecast is one, as in Murphy's paper. Exact
-            where forecasts repeat; where each is another, all of the uncertainty is called resolution.
+        bins: Number of bins, of equal width.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
+    >>> t = brier_terms([[0.75, 0.25]] * 4, [0, 0, 1, 1])
+    >>> t.brier, t.calibration, t.resolution, t.uncertainty, t.within_bins
+    (0.625, 0.125, 0.0, 0.5, 0.0)
     """
     p, y = checked(probs, labels)
-    classes = p.shape[1]
-    if bins is None:
-        parts = [_terms(0.0, *_by_forecast(p[:, k], y == k)) for k in range(classes)]
-        calibration, resolution, uncertainty = (
-            sum(getattr(part, name) for part in parts)
-            for name in ("calibration", "resolution", "uncertainty")
-        )
-        score = brier(p, y)
-        within = score - (calibration - resolution + uncertainty)
-        return BrierTerms(score, calibration, resolution, uncertainty, within)
+    n, classes = p.shape
     size, shape = classes * bins, (classes, bins)
-    count, confidence, correct = np.zeros(size), np.zeros(size), np.zeros(size)
+    count, said, came = np.zeros((3, size))
     offset = np.arange(classes) * bins
     for rows, block in row_blocks(p):
         code = bin_index(np.minimum(block, 1), bins=bins, edges=edges) + offset
         count += np.bincount(code.ravel(), minlength=size)
-        confidence += np.bincount(code.ravel(), block.ravel(), minlength=size)
-        correct += np.bincount(code[np.arange(len(block)), y[rows]], minlength=size)
-    return _terms(brier(p, y), *(s.reshape(shape) for s in (count, confidence, correct)))
-
-
-def _by_forecast(forecasts: NDArray[np.floating[Any]], came: NDArray[np.bool_]) -> list[Floats]:
-    """Sums (1, g) over distinct forecasts: how often each is made, their sum, and how often it came true."""
-    distinct, place = np.unique(forecasts.astype(np.float64), return_inverse=True)
-    count = np.bincount(place).astype(np.float64)
-    return [count[None], (count * distinct)[None], np.bincount(place, came).astype(np.float64)[None]]
-
-
-def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> BrierTerms:
-    """Decompose the Brier ``score``, by sums over (classes, bins)."""
-    n = count.sum(axis=1, keepdims=True)
-    size = np.maximum(count, 1)  # an empty bin adds 0
-    base = correct.sum(axis=1, keepdims=True) / n
-    calibration = float(((confidence - correct) ** 2 / size / n).sum())
-    resolution = float((count * (correct / size - base) ** 2 / n).sum())
+        said += np.bincount(code.ravel(), block.ravel(), minlength=size)
+        came += np.bincount(code[np.arange(len(block)), y[rows]], minlength=size)
+    score, base = brier(p, y), came.reshape(shape).sum(axis=1) / n
+    each = np.maximum(count, 1)  # an empty bin adds 0
+    calibration = float(((said - came) ** 2 / each).sum() / n)
+    resolution = float((count * (came / each - np.repeat(base, bins)) ** 2).sum() / n)
     uncertainty = float((base * (1 - base)).sum())
     within = score - (calibration - resolution + uncertainty)
     return BrierTerms(score, calibration, resolution, uncertainty, within)
@@ -383,36 +261,6 @@ class LossTerms:
             return cls(*(mean_interval(loss, **how) for loss in (old, old - new, new)))
 
 
-def loss_terms(
-    probs: ArrayLike,
-    recalibrated: ArrayLike,
-    labels: ArrayLike,
-    *,
-    score: Literal["nll", "brier"] = "nll",
-    level: float = 0.95,
-) -> LossTerms:
-    """Split the NLL or the Brier score into calibration and refinement, without bins (Berta 2025, section 3).
-
-    Args:
-        probs: Probabilities (n, K).
-        recalibrated: Probabilities (n, K) of the same samples, each recalibrated by a fit to others, as by
-            cross-validation: a fit to the samples themselves mends chance as well.
-        labels: Class ids (n,).
-        score: "nll" or "brier".
-        level: Coverage of the intervals, a fraction.
-
-    >>> t = loss_terms([[0.75, 0.25]] * 4, [[0.5, 0.5]] * 4, [0, 0, 1, 1], score="brier")
-    >>> t.loss.value, t.calibration.value, t.refinement.value
-    (0.625, 0.125, 0.5)
-    """
-    if score not in ("nll", "brier"):
-        raise InputError(f"score must be 'nll' or 'brier', got {score!r}")
-    (p, y), (q, _) = checked(probs, labels), checked(recalibrated, labels)
-    if p.shape != q.shape:
-        raise ShapeError(f"probs and recalibrated must be of one shape, got {p.shape} and {q.shape}")
-    return LossTerms.of(*(sample_losses(each, y, score) for each in (p, q)), level=level)
-
-
 def sample_losses(
     probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
 ) -> Floats:
@@ -429,3 +277,43 @@ def sample_losses(
     # (p - y)^2 = p^2 - 2 p_y + 1, and y takes no memory.
     squares = [np.einsum("ij,ij->i", block, block) for _, block in row_blocks(probs)]
     return np.asarray(np.concatenate(squares) - 2 * true + 1)
+
+
+def skill(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    score: Literal["nll", "brier"] = "brier",
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """Return 1 - loss / loss of the classes' shares among these very labels, given for each sample.
+
+    1 is perfect, 0 as good as the shares, below 0 worse. Of the Brier score it is the BSS, of the NLL NIST's
+    normalised cross-entropy (NCE); both are ratios of means, with the interval of such (the delta method).
+    NaN where one class alone occurs, and minus infinity where a true class was given probability 0.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        score: "nll" or "brier".
+        sample_weight: (n,).
+        groups: Which samples belong together (n,).
+        level: Coverage of the interval, a fraction.
+
+    >>> skill([[0.9, 0.1], [0.1, 0.9]], [0, 1]).value  # 1 - 0.02 / 0.5
+    0.96
+    """
+    if score not in ("nll", "brier"):
+        raise InputError(f"score must be 'nll' or 'brier', got {score!r}")
+    p, y, w, codes = weighing_rows(*checked(probs, labels), sample_weight, groups)
+    shares = np.bincount(y, w, p.shape[1]) / np.bincount(y, w).sum()
+    own, other = (sample_losses(q, y, score) for q in (p, np.broadcast_to(shares, p.shape)))
+    mean, of_shares = (float(np.average(loss, weights=w)) for loss in (own, other))
+    if not of_shares:
+        return Estimate(math.nan)
+    ratio = mean / of_shares
+    if not math.isfinite(mean):
+        return Estimate(1 - ratio)
+    return mean_interval(1 - ratio - (own - ratio * other) / of_shares, level=level, groups=codes, weight=w)

@@ -1,4 +1,4 @@
-"""Refinement: how well confidence separates right from wrong predictions, or known from unknown data."""
+"""Refinement: how well confidence separates right from wrong predictions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Codes, Floats, as_floats, some_of
-from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.arrays import Codes, Floats, some_of
 from calib_serve.metrics.calibration import cumulative, running, tie_ends
 from calib_serve.metrics.intervals import Estimate, share_interval
 from calib_serve.metrics.measured import STEPS_OF_AN_INFLUENCE
@@ -283,87 +282,3 @@ def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
     0.5
     """
     return float(Separation.of(*top_label(probs, labels)).auroc())
-
-
-def aupr_correct(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return average precision of finding right predictions by high confidence.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-    """
-    return float(Separation.of(*top_label(probs, labels)).aupr_right())
-
-
-def aupr_incorrect(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return average precision of finding wrong predictions by low confidence.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-    """
-    return float(Separation.of(*top_label(probs, labels)).aupr_wrong())
-
-
-def aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return area under the risk-coverage curve (Geifman 2018); lower is better.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-    """
-    return float(Separation.of(*top_label(probs, labels)).aurc())
-
-
-def e_aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return AURC less that of the best possible order (Geifman 2018); 0 is best.
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-    """
-    separation = Separation.of(*top_label(probs, labels))
-    return float(separation.aurc() - separation.best_aurc())
-
-
-def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """Return P(score inside > outside) + P(tie) / 2.
-
-    Scores rise with familiarity: confidences, or negated entropies or energies.
-
-    Args:
-        inside: Scores in distribution (n,).
-        outside: Scores out of distribution (m,).
-
-    >>> ood_auroc([0.9, 0.8], [0.8, 0.1])  # three pairs won and one tied, of four
-    0.875
-    """
-    a, b = _scores(inside, "inside"), _scores(outside, "outside")
-    return float(Separation.of(np.concatenate([a, b]), np.arange(len(a) + len(b)) < len(a)).auroc())
-
-
-def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
-    """Return the share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
-
-    The threshold is the highest score that at least 95 % of the inside samples reach.
-
-    Args:
-        inside: Scores in distribution (n,), which rise with familiarity.
-        outside: Scores out of distribution (m,).
-
-    >>> fpr95([0.9, 0.8], [0.8, 0.1])
-    0.5
-    """
-    a, b = np.sort(_scores(inside, "inside")), _scores(outside, "outside")
-    # Integer arithmetic: 0.05 * n as a float may round to the wrong sample.
-    threshold = a[len(a) * 5 // 100]
-    return float((b >= threshold).mean())
-
-
-def _scores(values: ArrayLike, name: str) -> Floats:
-    scores = as_floats(values, name)
-    if scores.ndim != 1 or not len(scores):
-        raise ShapeError(f"{name} must be one score per sample, (n,) with n >= 1, got {scores.shape}")
-    if np.isnan(scores).any():
-        raise InputError(f"{name} holds NaN; a sample without a score cannot be ranked")
-    return scores

@@ -118,13 +118,15 @@ def test_average_precision_of_few_holds_the_truth() -> None:
     assert sum(missed.values()) <= 0.05 * len(few) * RUNS_OF_FEW, missed
 
 
-def test_intervals_hold_the_truth_of_labels() -> None:
+@pytest.mark.parametrize("copies", [1, 6], ids=["apart", "six copies of a label"])
+def test_intervals_hold_the_truth_of_labels(copies: int) -> None:
     rng = np.random.default_rng(5)
     held = {"each": 0.0, "mean": 0}
     for run in range(RUNS):
-        q = rng.beta(1, 3, (400, 6))
+        q = rng.beta(1, 3, (400, 6 // copies))
         p = np.clip(q + 0.1, 0, 1)  # the truth is 0.1, but for what is cut off
-        found = evaluate_labels(p, (rng.random(q.shape) < q).astype(int), seed=run)
+        y = (rng.random(q.shape) < q).astype(int)
+        found = evaluate_labels(*(np.repeat(one, copies, axis=1) for one in (p, y)), seed=run)
         true = float((p - q).mean())
         held["each"] += np.mean(
             [row.positive_ece.low <= true <= row.positive_ece.high for row in found.labels]
@@ -135,7 +137,7 @@ def test_intervals_hold_the_truth_of_labels() -> None:
 
 def test_no_change_is_found_as_often_as_the_level_says_and_a_real_one_more_often() -> None:
     rng = np.random.default_rng(0)
-    names = ("ece", "adaptive_ece", "classwise_ece", "smooth_ece", "rms", "mce", "nll")
+    names = ("ece", "adaptive_ece", "smooth_ece", "nll")
     none, real = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     runs, tried = sized(ci=(40, 10), nightly=(400, 100))
     for run in range(runs):
@@ -155,4 +157,4 @@ def test_no_change_is_found_as_often_as_the_level_says_and_a_real_one_more_often
     # Binomial(40, .2) is below 2 or above 17 with probability 1e-3 each.
     low, high = sized(ci=(2, 17), nightly=(55, 108))
     assert low <= min(none.values()) <= max(none.values()) <= high, none
-    assert min(real[name] for name in names if name != "mce") >= 0.8 * tried, real
+    assert min(real.values()) >= 0.8 * tried, real

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from calib_serve import metrics
-from calib_serve.core.errors import ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.distributions import beta_binomial_at_most
 
 
@@ -76,28 +77,27 @@ def test_abstention_is_measured_with_exact_intervals_and_says_when_it_breaks_its
     assert grouped.risk.low < found.risk.low  # ten groups are worth less than a hundred samples
 
 
-def test_outlier_measures_equal_scikit_learns() -> None:
-    from sklearn.metrics import roc_auc_score, roc_curve
-
+def test_outliers_are_told_as_scikit_learns_area_says_and_none_is_refused() -> None:
     rng = np.random.default_rng(0)
     inside, outside = np.round(rng.beta(5, 2, 400), 2), np.round(rng.beta(2, 2, 300), 2)
     known = np.repeat([1, 0], [400, 300])
     scores = np.concatenate([inside, outside])
-    assert metrics.ood_auroc(inside, outside) == pytest.approx(roc_auc_score(known, scores))
-    false, true, _ = roc_curve(known, scores, drop_intermediate=False)
-    assert metrics.fpr95(inside, outside) == pytest.approx(false[true >= 0.95][0])
+    assert metrics.open_set(inside, outside)["auroc"].value == pytest.approx(roc_auc_score(known, scores))
+    with pytest.raises(ShapeError):
+        metrics.open_set(inside, [])
+    with pytest.raises(InputError):
+        metrics.open_set(inside, [np.nan])
 
 
 def test_ranking_measures_equal_scikit_learns_with_ties() -> None:
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
     rng = np.random.default_rng(0)
     c = np.round(rng.uniform(0.5, 1, 800), 2)
     correct = rng.random(800) < c
     sample = binary(c, correct)
     assert metrics.refinement_auroc(*sample) == pytest.approx(roc_auc_score(correct, c))
-    assert metrics.aupr_correct(*sample) == pytest.approx(average_precision_score(correct, c))
-    assert metrics.aupr_incorrect(*sample) == pytest.approx(average_precision_score(~correct, -c))
+    found = metrics.evaluate(*sample, replicates=0)
+    assert found.aupr_correct == pytest.approx(average_precision_score(correct, c))
+    assert found.aupr_incorrect == pytest.approx(average_precision_score(~correct, -c))
 
 
 def test_ece_terms_by_hand() -> None:
@@ -111,22 +111,6 @@ def test_ece_terms_by_hand() -> None:
     assert terms.residual == pytest.approx(terms.ece - (0.875 - 0.375 - 0.25))
     assert terms.of_bins == pytest.approx(0, abs=1e-12)  # both bins are overconfident
     assert terms.of_equation_8 == pytest.approx(0.375 + 0.25 - 0.5)
-
-
-def test_adaptive_classwise_ece_is_the_mean_of_the_classes_adaptive_ece() -> None:
-    rng = np.random.default_rng(0)
-    p = metrics.softmax(2 * rng.standard_normal((200, 3)))
-    y = rng.integers(0, 3, 200)
-
-    def one(column: np.ndarray, hit: np.ndarray) -> float:
-        order = np.argsort(column)
-        return sum(abs(part.sum()) for part in np.array_split((column - hit)[order], 15)) / len(y)
-
-    whole = [one(p[:, k], y == k) for k in range(3)]
-    assert metrics.adaptive_classwise_ece(p, y) == pytest.approx(np.mean(whole))
-    kept = p >= 0.05
-    cut = [one(p[kept[:, k], k], (y == k)[kept[:, k]]) for k in range(3)]
-    assert metrics.adaptive_classwise_ece(p, y, threshold=0.05) == pytest.approx(np.mean(cut))
 
 
 SETS = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]], bool)

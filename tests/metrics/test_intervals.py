@@ -11,6 +11,7 @@ from scipy import special, stats
 from calib_serve import metrics
 from calib_serve.metrics import distributions as tails
 from calib_serve.metrics import intervals
+from calib_serve.metrics.plausible import calibrated_share
 from calib_serve.metrics.refinement import ranked_areas
 
 
@@ -130,14 +131,14 @@ def test_an_influence_is_what_a_little_more_of_a_prediction_does_to_an_area() ->
 
 
 def test_chance_lies_in_the_bins_that_may_be_calibrated() -> None:
-    assert intervals.calibrated_share(np.array([0.5, -1.0, 1.0, 0.0]), np.ones(4)) == 1.0
+    assert calibrated_share(np.array([0.5, -1.0, 1.0, 0.0]), np.ones(4)) == 1.0
     # Two of four are far off, and chance adds as the standard errors of the others: 2 + 1 of 10.
     gaps, variance = np.array([50.0, 1.0, -60.0, 0.5]), np.array([9.0, 4.0, 16.0, 1.0])
-    assert intervals.calibrated_share(gaps, variance) == pytest.approx(0.3)
+    assert calibrated_share(gaps, variance) == pytest.approx(0.3)
     # None is clearly off, all together are.
-    together = intervals.calibrated_share(np.full(15, 1.5), np.ones(15))
+    together = calibrated_share(np.full(15, 1.5), np.ones(15))
     assert together == pytest.approx(1 / 15)
-    assert intervals.calibrated_share(np.array([3.0, 0.0]), np.array([0.0, 0.0])) == 0.0
+    assert calibrated_share(np.array([3.0, 0.0]), np.array([0.0, 0.0])) == 0.0
 
 
 def test_the_range_of_a_binomial_is_scipys() -> None:

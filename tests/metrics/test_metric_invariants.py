@@ -62,7 +62,7 @@ def test_ece_is_never_less_than_what_coarser_bins_show(sample) -> None:
     # Each of 5 bins is a union of 3 of 15: joining bins can only let gaps cancel.
     fine, coarse = (metrics.ece(*sample, bins=bins) for bins in (15, 5))
     assert coarse <= fine + 1e-12
-    assert abs(metrics.signed_gap(*sample)) <= coarse + 1e-12
+    assert abs(metrics.binned(*sample).signed_gap()) <= coarse + 1e-12
 
 
 @given(samples())
@@ -107,15 +107,12 @@ def test_a_rising_map_of_confidence_leaves_the_ranking_measures_alone(sample) ->
 @given(samples())
 @settings(deadline=None)
 def test_brier_terms_add_up_to_the_brier_score(sample) -> None:
-    for terms, score in (
-        (metrics.brier_terms(*sample), metrics.brier(*sample)),
-        (metrics.brier_top_label_terms(*sample), metrics.brier_top_label(*sample)),
-    ):
-        total = terms.calibration - terms.resolution + terms.uncertainty + terms.within_bins
-        assert total == pytest.approx(score, abs=1e-12)
-        assert terms.brier == pytest.approx(score, abs=1e-12)
-        assert terms.refinement >= -1e-12
-        assert min(terms.calibration, terms.resolution, terms.uncertainty) >= 0
+    terms, score = metrics.brier_terms(*sample), metrics.brier(*sample)
+    total = terms.calibration - terms.resolution + terms.uncertainty + terms.within_bins
+    assert total == pytest.approx(score, abs=1e-12)
+    assert terms.brier == pytest.approx(score, abs=1e-12)
+    assert terms.refinement >= -1e-12
+    assert min(terms.calibration, terms.resolution, terms.uncertainty) >= 0
 
 
 @given(samples())
@@ -126,6 +123,20 @@ def test_ece_terms_add_up_to_the_ece(sample) -> None:
     assert total == pytest.approx(terms.ece, abs=1e-12)
     assert terms.residual == pytest.approx(terms.of_bins + terms.of_equation_8, abs=1e-12)
     assert terms.of_bins >= -1e-12  # only a bin that is not overconfident adds to it
+
+
+@given(samples(), st.integers(1, 40))
+@settings(deadline=None)
+def test_parts_of_the_data_add_up_to_what_all_of_it_shows(sample, cut: int) -> None:
+    (probs, labels), bins = sample, metrics.binned(*sample)
+    parts = [
+        metrics.binned(probs[rows], labels[rows])
+        for rows in (slice(cut), slice(cut, None))
+        if len(labels[rows])
+    ]
+    total = sum(parts[1:], parts[0])
+    for name in ("accuracy", "mean_confidence", "ece", "mce", "ace", "l2", "noise_floor", "signed_gap"):
+        assert getattr(total, name)() == pytest.approx(getattr(bins, name)(), abs=1e-12), name
 
 
 def test_areas_by_runs_of_rows_are_those_of_all_rows_at_once() -> None:

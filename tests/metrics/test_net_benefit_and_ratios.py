@@ -49,16 +49,17 @@ def test_the_hull_gives_what_trying_every_threshold_does(pair, prior: float) -> 
     miss = np.array([(scores[y == 1] < t).mean() for t in thresholds])
     alarm = np.array([(scores[y == 0] >= t).mean() for t in thresholds])
     least = (prior * miss + (1 - prior) * alarm).min() / min(prior, 1 - prior)
-    assert metrics.min_dcf(scores, y, prior=prior).value == pytest.approx(least, abs=1e-12)
+    found = metrics.evaluate_ratios(scores, y, prior=prior)
+    assert found["min_dcf"].value == pytest.approx(least, abs=1e-12)
     # The equal error rate of the hull is the least error at the worst of all priors.
     weights = np.linspace(0, 1, 20_001)
     worst = np.min(weights[:, None] * miss + (1 - weights[:, None]) * alarm, axis=1).max()
-    assert metrics.eer(scores, y).value == pytest.approx(worst, abs=1e-4)
+    assert found["eer"].value == pytest.approx(worst, abs=1e-4)
     pooled = metrics.pav_log_ratios(scores, y)
     rising = pooled[np.argsort(scores, kind="stable")]
     assert (rising[1:] >= rising[:-1]).all()
-    assert metrics.min_cllr(scores, y) == pytest.approx(metrics.cllr(pooled, y).value, abs=1e-12)
-    assert metrics.min_cllr(scores, y) <= metrics.cllr(scores, y).value + 1e-12
+    assert found["min_cllr"] == pytest.approx(metrics.evaluate_ratios(pooled, y)["cllr"].value, abs=1e-12)
+    assert found["min_cllr"] <= found["cllr"].value + 1e-12
 
 
 @pytest.mark.parametrize("of_group", [1, 5])
@@ -71,10 +72,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say(of_group: int) -> None:
         pair = np.stack([1 - p, p], axis=1)
         curve = metrics.decision_curve(p, y, thresholds=[0.2, 0.99], groups=groups)
         scores = ("nll", "brier")
-        skills = [metrics.skill(pair, y, reference="shares", score=s, groups=groups) for s in scores]  # type: ignore[arg-type]
-        ratios_of = [measure(ratios, y, groups=groups) for measure in (metrics.cllr, metrics.eer)]
-        at_prior = metrics.min_dcf(ratios, y, prior=0.3, groups=groups)
-        return [*curve.model, *curve.over_all, *curve.all, *skills, *ratios_of, at_prior]
+        skills = [metrics.skill(pair, y, score=s, groups=groups) for s in scores]  # type: ignore[arg-type]
+        costs = metrics.evaluate_ratios(ratios, y, prior=0.3, groups=groups)
+        of_ratios = [costs[name] for name in ("cllr", "eer", "min_dcf")]
+        return [*curve.model, *curve.over_all, *curve.all, *skills, *of_ratios]
 
     truth = measured(*trials(1_000_000, rng))
     groups = None if of_group == 1 else np.arange(n) // of_group
@@ -88,9 +89,9 @@ def test_a_decision_for_none_or_without_an_error_is_no_proof() -> None:
     none = metrics.decision_curve(np.full(50, 0.1), np.arange(50) < 5, thresholds=[0.9]).model[0]
     assert none.low < -0.1 < none.value == 0 < 0.01 < none.high
     apart, y = np.arange(40.0), np.arange(40) >= 20
-    for measure in (metrics.eer, metrics.min_dcf):
-        found = measure(apart, y)
-        assert found.value == 0 < 0.05 < found.high
+    found = metrics.evaluate_ratios(apart, y)
+    for name in ("eer", "min_dcf"):
+        assert found[name].value == 0 < 0.05 < found[name].high
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -100,13 +101,13 @@ def test_a_weight_is_as_many_rows(k: int) -> None:
     rows = np.repeat(np.arange(400), counts)
     p = calibrated(ratios)
     pair = np.stack([1 - p, p], axis=1)
-    for one, args, more in [
-        (lambda *a, **w: metrics.decision_curve(*a, thresholds=[0.3], **w).model[0], (p, y), {}),
-        (metrics.skill, (pair, y), {"reference": "shares"}),
-        *((f, (ratios, y), {}) for f in (metrics.cllr, metrics.min_cllr, metrics.eer, metrics.min_dcf)),
+    for one, args in [
+        (lambda *a, **w: [metrics.decision_curve(*a, thresholds=[0.3], **w).model[0]], (p, y)),
+        (lambda *a, **w: [metrics.skill(*a, **w)], (pair, y)),
+        (lambda *a, **w: list(metrics.evaluate_ratios(*a, **w).values()), (ratios, y)),
     ]:
-        repeated = one(*(a[rows] for a in args), **more)  # type: ignore[operator]
-        assert float(one(*args, sample_weight=counts, **more)) == pytest.approx(float(repeated))  # type: ignore[operator]
+        repeated = one(*(a[rows] for a in args))
+        assert list(map(float, one(*args, sample_weight=counts))) == pytest.approx(list(map(float, repeated)))
 
 
 def test_treating_all_and_none_are_the_ends_of_a_curve() -> None:
@@ -118,33 +119,18 @@ def test_treating_all_and_none_are_the_ends_of_a_curve() -> None:
 
 
 def test_certainty_that_is_wrong_costs_infinitely_and_far_tails_do_not() -> None:
-    assert metrics.cllr([np.inf, -1.0], [0, 1]).value == np.inf
-    assert metrics.skill([[1, 0], [0.5, 0.5]], [1, 0], reference="shares", score="nll").value == -np.inf
-    assert np.isnan(metrics.skill([[0.9, 0.1]] * 2, [0, 0], reference="shares"))
+    assert metrics.evaluate_ratios([np.inf, -1.0], [0, 1])["cllr"].value == np.inf
+    assert metrics.skill([[1, 0], [0.5, 0.5]], [1, 0], score="nll").value == -np.inf
+    assert np.isnan(metrics.skill([[0.9, 0.1]] * 2, [0, 0]))
     # 1 - 1e-20 is 1 in float64; the other column still knows.
     assert metrics.log_ratios([[1e-20, 1.0]], prior=0.5)[0] == pytest.approx(20 * np.log(10))
 
 
-def test_skill_over_a_forecaster_of_ones_own() -> None:
+def test_skill_is_over_the_shares_of_the_classes() -> None:
     p, y = [[0.9, 0.1], [0.2, 0.8]], [0, 1]
-    by_hand = 1 - (0.02 + 0.08) / 2 / 0.5
-    assert metrics.skill(p, y, reference=[0.5, 0.5]).value == pytest.approx(by_hand)
-    assert metrics.skill(p, y, reference=p).value == 0
+    assert metrics.skill(p, y).value == pytest.approx(1 - (0.02 + 0.08) / 2 / 0.5)
     nce = 1 + (np.log(0.9) + np.log(0.8)) / 2 / np.log(2)
-    assert metrics.skill(p, y, reference="shares", score="nll").value == pytest.approx(nce)
-
-
-@given(st.lists(st.tuples(st.sampled_from([0.1, 0.25, 0.5, 0.9]), st.integers(0, 1)), min_size=1))
-@settings(deadline=None)
-def test_distinct_forecasts_leave_nothing_within_bins(rows) -> None:
-    p, y = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
-    terms = metrics.brier_terms(np.stack([1 - p, p], axis=1), y, bins=None)
-    assert terms.within_bins == pytest.approx(0, abs=1e-12)
-    of_each = [(p == v, y[p == v].mean()) for v in np.unique(p)]
-    by_hand = sum(of.mean() * (p[of][0] - came) ** 2 for of, came in of_each)
-    assert terms.calibration == pytest.approx(2 * by_hand, abs=1e-12)
-    top = metrics.brier_top_label_terms(np.stack([1 - p, p], axis=1), y, bins=None)
-    assert top.within_bins == pytest.approx(0, abs=1e-12)
+    assert metrics.skill(p, y, score="nll").value == pytest.approx(nce)
 
 
 def test_two_classes_are_evaluated_as_one_decides_and_more_are_not() -> None:
@@ -152,7 +138,7 @@ def test_two_classes_are_evaluated_as_one_decides_and_more_are_not() -> None:
     p = calibrated(ratios)
     found = metrics.evaluate(p, y, outputs="probability")
     ours = metrics.log_ratios(p, prior=y.mean())
-    assert found.positive_cllr == pytest.approx(metrics.cllr(ours, y))
+    assert found.positive_cllr == pytest.approx(metrics.evaluate_ratios(ours, y)["cllr"])
     assert found.positive_cllr.low < found.positive_cllr < found.positive_cllr.high
     assert found.positive_min_cllr <= found.positive_cllr
     assert found.positive_brier_skill == pytest.approx(1 - found.positive_brier / (y.mean() * (1 - y.mean())))
@@ -166,14 +152,12 @@ def test_two_classes_are_evaluated_as_one_decides_and_more_are_not() -> None:
     [
         (lambda: metrics.decision_curve([0.5], [1], thresholds=[1.0]), InputError),
         (lambda: metrics.decision_curve([0.5], [1], thresholds=[]), ShapeError),
-        (lambda: metrics.cllr([1.0, 2.0], [1, 1]), InputError),
-        (lambda: metrics.eer([1.0, np.nan], [0, 1]), InputError),
-        (lambda: metrics.eer([[1.0, 2.0]], [0, 1]), ShapeError),
-        (lambda: metrics.min_dcf([1.0, 2.0], [0, 1], prior=0), InputError),
+        (lambda: metrics.evaluate_ratios([1.0, 2.0], [1, 1]), InputError),
+        (lambda: metrics.evaluate_ratios([1.0, np.nan], [0, 1]), InputError),
+        (lambda: metrics.evaluate_ratios([[1.0, 2.0]], [0, 1]), ShapeError),
+        (lambda: metrics.evaluate_ratios([1.0, 2.0], [0, 1], prior=0), InputError),
         (lambda: metrics.log_ratios([0.5], prior=1), InputError),
-        (lambda: metrics.skill([[0.5, 0.5]], [0], reference="climate"), InputError),  # type: ignore[arg-type]
-        (lambda: metrics.skill([[0.5, 0.5]], [0], reference=[0.5, 0.6]), InputError),
-        (lambda: metrics.skill([[0.5, 0.5]], [0], reference="shares", score="ece"), InputError),  # type: ignore[arg-type]
+        (lambda: metrics.skill([[0.5, 0.5]], [0], score="ece"), InputError),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_measured_is_refused(call, error: type[Exception]) -> None:

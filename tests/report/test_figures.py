@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calib_serve.metrics import decision_curve, eer, softmax
+from calib_serve.metrics import decision_curve, evaluate_ratios, softmax
 from calib_serve.report import prepare_report, render
 
 Pair = tuple[NDArray[np.float64], NDArray[np.int64]]
@@ -65,7 +65,8 @@ def test_a_decision_curve_is_that_of_the_event_and_stands_in_the_page() -> None:
     page = render(contents)
     for side, (p, y) in zip(contents.sides, (before, after), strict=True):
         assert side.benefit.model == decision_curve(p[:, 1], y).model
-        assert side.estimates()["positive_eer"] == pytest.approx(float(eer(np.log(p[:, 1] / p[:, 0]), y)))
+        costs = evaluate_ratios(np.log(p[:, 1] / p[:, 0]), y)
+        assert side.estimates()["positive_eer"] == pytest.approx(float(costs["eer"]))
     assert "Is deciding by P(y = 1) worth it?" in page
     assert "minDCF" in page
     of_three = prepare_report(title="three", after=(np.full((60, 3), 1 / 3), np.arange(60) % 3), replicates=0)

@@ -7,7 +7,7 @@ import pytest
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.refinement import recalibrated_losses
-from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll
+from calib_serve.metrics import LossTerms, brier, brier_terms, nll, sample_losses
 from calib_serve.scores import softmax
 
 
@@ -43,7 +43,8 @@ def test_of_a_calibrated_model_nothing_would_be_removed() -> None:
 
 def test_one_confidence_has_the_same_terms_as_in_murphys_bins() -> None:
     p, y = np.tile([0.8, 0.2], (10, 1)), np.array([0] * 6 + [1] * 4)
-    found, murphy = loss_terms(p, np.tile([0.6, 0.4], (10, 1)), y, score="brier"), brier_terms(p, y)
+    losses = (sample_losses(q, y, "brier") for q in (p, np.tile([0.6, 0.4], (10, 1))))
+    found, murphy = LossTerms.of(*losses), brier_terms(p, y)
     assert found.loss.value == pytest.approx(murphy.brier)
     assert found.calibration.value == pytest.approx(murphy.calibration)
     assert found.refinement.value == pytest.approx(murphy.refinement)
@@ -70,5 +71,5 @@ def test_where_nothing_can_be_fitted_nothing_is_told() -> None:
 def test_what_cannot_be_right_is_refused() -> None:
     with pytest.raises(InputError, match="missing"):
         recalibrated_losses([[np.nan, 1.0]] * 4, [0, 1, 0, 1])
-    with pytest.raises(ShapeError, match="one shape"):
-        loss_terms([[0.5, 0.5]], [[0.2, 0.3, 0.5]], [0])
+    with pytest.raises(ShapeError, match="both be"):
+        LossTerms.of([0.5, 0.5], [0.2])

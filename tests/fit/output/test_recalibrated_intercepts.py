@@ -13,7 +13,7 @@ from calib_serve import Artifact, calibrate
 from calib_serve.core.errors import FitError
 from calib_serve.fit.output.binary import fit_intercept, fit_logistic
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import calibration_intercept, calibration_slope
+from calib_serve.metrics import evaluate_event
 from calib_serve.scores import sigmoid
 
 HOW = {"outputs": "logit", "cross_validate": False}
@@ -29,13 +29,13 @@ def drawn(n: int, rng: np.random.Generator, *, of_group: int = 1) -> tuple[np.nd
 def test_they_are_the_calibration_intercept_and_slope_and_their_errors(groups) -> None:
     z, y = drawn(600, np.random.default_rng(0), of_group=3 if groups is not None else 1)
     fit = calibrate(z, y, "logistic", groups=groups, **HOW).fit
-    slope = calibration_slope(sigmoid(z), y, groups=groups)
+    slope = evaluate_event(sigmoid(z), y, groups=groups).slope
     assert fit["slope"] == pytest.approx(slope.value, rel=1e-9)
     assert slope.high - slope.value == pytest.approx(1.959964 * fit["slope_error"], rel=1e-6)
     plain = LogisticRegression(C=np.inf, tol=1e-12).fit(z[:, None], y)
     assert fit["intercept"] == pytest.approx(plain.intercept_[0], abs=1e-5)
     fit = calibrate(z, y, "intercept", groups=groups, **HOW).fit
-    alone = calibration_intercept(sigmoid(z), y, groups=groups)
+    alone = evaluate_event(sigmoid(z), y, groups=groups).intercept
     assert fit["intercept"] == pytest.approx(alone.value, rel=1e-9)
     assert alone.high - alone.value == pytest.approx(1.959964 * fit["intercept_error"], rel=1e-6)
 
