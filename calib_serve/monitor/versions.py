@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, Contract, json_or_yaml
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import FollowedFile, read_whole
-from calib_serve.monitor.priors import LabelledBefore
+from calib_serve.ledger import Ledger
 from calib_serve.receipts import Classes, Version
 
 log = logging.getLogger(__name__)
@@ -34,13 +34,11 @@ class Watched:
     Args:
         classes: Its classes.
         reference: Bins of its calibration set; None where it is watched without its artifact.
-        before: Confusion and class shares of its calibration set, or why they are unknown.
         contract: Its promises; None without any.
     """
 
     classes: Classes
     reference: Bins | None = None
-    before: LabelledBefore = field(default_factory=LabelledBefore)
     contract: Contract | None = None
 
     def unlike(self, other: Watched) -> list[str]:
@@ -63,7 +61,7 @@ class Watched:
         artifact = what if isinstance(what, Artifact) else Artifact.load(what)
         made = Classes.of_labels if artifact.is_multilabel else Classes
         classes = made(artifact.classes, artifact.class_names)
-        return cls(classes, artifact.reference, LabelledBefore.of(artifact), artifact.contract)
+        return cls(classes, artifact.reference, artifact.contract)
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Watched:
@@ -139,7 +137,51 @@ def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]
     return found
 
 
-def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
+class KnownVersions:
+    """The versions that are ``given`` at the start, followed, or registered in the ledger, by that rank."""
+
+    def __init__(
+        self, ledger: Ledger, given: Mapping[Version, Watched], follow: FollowedVersions | None
+    ) -> None:
+        self._ledger, self.given, self._follow = ledger, dict(given), follow
+        self._facts, self._registered = dict[Version, str](), dict[Version, Watched]()
+
+    def by_now(self) -> dict[Version, Watched]:
+        """All versions, looked at again."""
+        facts = self._ledger.versions()
+        if facts != self._facts:  # read once: one that cannot be used is logged once
+            self._facts, self._registered = facts, _read_facts(facts)
+        followed = {} if self._follow is None else self._follow.changed()
+        return {**self._registered, **followed, **self.given}
+
+    def register(self, version: Version, facts: Mapping[str, Any]) -> None:
+        """Register a version in the ledger, for all on it; InputError where it is known by other facts."""
+        told, known = Watched.of_facts(facts), {**self._followed(), **self.given}.get(version)
+        other = [] if known is None else [name for name in known.unlike(told) if name in facts]
+        if other:
+            model, name = version
+            raise InputError(
+                f"{model} {name} is given here with other {other[0]}: change what this was started with"
+            )
+        self._ledger.register_version(version, json.dumps(dict(facts)))
+
+    def _followed(self) -> dict[Version, Watched]:
+        return {} if self._follow is None else self._follow.current()
+
+    def check(self) -> None:
+        """Raise InputError where the followed list cannot be read, or says other facts than what is given."""
+        if self._follow is not None and (why := self._follow.trouble()):
+            raise InputError(why)
+        followed = self._followed()
+        for (model, version), own in self.given.items():
+            if other := own.unlike(followed.get((model, version), own)):
+                raise InputError(
+                    f"{model} {version} is followed with other {other[0]} than this was started with, and "
+                    "the latter count: give it once"
+                )
+
+
+def _read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
     """The versions registered in a ledger; one that cannot be read is left out, and logged."""
     found = {}
     for version, facts in kept.items():

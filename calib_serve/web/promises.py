@@ -23,12 +23,6 @@ _WORDS: Mapping[str, tuple[str, str]] = {
 }
 """(word, level of its banner) of each state."""
 
-_OF: Mapping[str, str] = {
-    "act": "are right of what is acted on",
-    "calibration": "is the error, less noise",
-    "coverage": "are as sure as that",
-}
-
 _VERDICTS: Mapping[str, tuple[str, str]] = {
     "better": ("Better", "calibrated"),
     "no worse": ("No worse", "calibrated"),
@@ -39,9 +33,7 @@ _VERDICTS: Mapping[str, tuple[str, str]] = {
 
 def digits(one: ClauseState) -> int:
     """Count the digits of percent that tell promised errors apart: 1 for 98 %, 3 for 99.99 %."""
-    clause = one.clause
-    allowed = clause.promise if clause.kind == "calibration" else 1 - clause.promise
-    return max(math.ceil(-math.log10(allowed) - 1e-9) - 1, 1)
+    return max(math.ceil(-math.log10(1 - one.clause.promise) - 1e-9) - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -64,13 +56,11 @@ class _Scale:
 
 def _promise_bar(one: ClauseState) -> str:
     """An SVG bar of a value with its confidence sequence, and the promise; shaded where it is kept."""
-    promise, at_most = one.clause.promise, one.clause.kind == "calibration"
-    places = digits(one)
+    promise, places = one.clause.promise, digits(one)
     scale = _Scale.around(promise, one.value, one.low, one.high, least=2 * 10.0 ** -(places + 1))
     line, middle = scale.x(promise), (_EDGE + WIDE - _EDGE) / 2
-    kept = (_EDGE, line) if at_most else (line, WIDE - _EDGE)
     parts = [
-        f'<rect class="floor" x="{kept[0]:g}" y="20" width="{kept[1] - kept[0]:.2f}" height="22"/>',
+        f'<rect class="floor" x="{line:g}" y="20" width="{WIDE - _EDGE - line:.2f}" height="22"/>',
         f'<line class="grid" x1="{_EDGE}" x2="{WIDE - _EDGE}" y1="31" y2="31"/>',
     ]
     if math.isfinite(one.low) and math.isfinite(one.high):
@@ -85,19 +75,19 @@ def _promise_bar(one: ClauseState) -> str:
     anchor = "start" if line < middle else "end"
     parts += [
         f'<line class="promise" x1="{line}" x2="{line}" y1="17" y2="44"/>',
-        f'<text class="tick" x="{line}" y="12" text-anchor="{anchor}">{_promised(promise, at_most)}</text>',
+        f'<text class="tick" x="{line}" y="12" text-anchor="{anchor}">{_promised(promise)}</text>',
         f'<text class="tick" x="{_EDGE}" y="56">{scale.low:.{places}%}</text>',
         f'<text class="tick" x="{WIDE - _EDGE}" y="56" text-anchor="end">{scale.high:.{places}%}</text>',
     ]
-    return picture(_told(one, at_most), 60, parts)
+    return picture(_told(one), 60, parts)
 
 
-def _promised(promise: float, at_most: bool) -> str:
-    return f"promised: {100 * promise:.10g} % or {'less' if at_most else 'more'}"
+def _promised(promise: float) -> str:
+    return f"promised: {100 * promise:.10g} % or more"
 
 
-def _told(one: ClauseState, at_most: bool) -> str:
-    told = _promised(one.clause.promise, at_most)
+def _told(one: ClauseState) -> str:
+    told = _promised(one.clause.promise)
     if math.isfinite(one.value):
         told += f"; by labels {one.value:.{digits(one)}%}"
     if math.isfinite(one.low) and math.isfinite(one.high):
@@ -145,7 +135,7 @@ def clause_card(one: ClauseState, class_names: Sequence[str]) -> Card:
         for window, each in one.burn.items()
         if math.isfinite(each.rate)
     ]
-    known = _OF[one.clause.kind] if math.isfinite(one.value) else ""
+    known = "are right of what is acted on" if math.isfinite(one.value) else ""
     return Card(
         one.clause.name,
         one.clause.says(class_names),
@@ -155,11 +145,7 @@ def clause_card(one: ClauseState, class_names: Sequence[str]) -> Card:
         Markup(_promise_bar(one)),  # noqa: S704
         Markup(_budget_bar(one.budget_left)),  # noqa: S704
         (
-            Fact(
-                "Predictions" if one.clause.kind == "coverage" else "Labels",
-                count(one.labels),
-                "counted since this clause is watched",
-            ),
+            Fact("Labels", count(one.labels), "counted since this clause is watched"),
             Fact(f"Over {as_duration(one.clause.per)}", percent(one.value, digits(one)), known),
             Fact("At any time", span(one.low, one.high, digits(one)), "since it is watched, with 95 %"),
             Fact("Budget left", _left(one.budget_left), _runs_out(one)),

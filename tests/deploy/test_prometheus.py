@@ -53,7 +53,7 @@ def deployment(tmp_path_factory):
     reference = Bins.tally(rng.beta(8, 2, 500), np.ones(500))
     folder = tmp_path_factory.mktemp("deployment")
     # Of what is acted on, far fewer are right.
-    contract = Contract.read("contract: 1\nact: {above: 0.6, accuracy: 0.98}\ncalibration: {error: 0.5}")
+    contract = Contract.read("contract: 1\nact: {above: 0.6, accuracy: 0.98}")
     temperature = LogitMap.temperature(1.5)
     artifact = Artifact(
         (temperature,), method="temperature", classes=3, reference=reference, contract=contract
