@@ -312,10 +312,10 @@ def _mean(values: Floats, share: Floats) -> float:
     return float(values[on] @ share[on] / share[on].sum()) if on.any() else math.nan
 
 
-def wilson(right: Floats, count: Floats, *, z: float = 1.96) -> tuple[Floats, Floats]:
-    """Intervals (low, high) of shares (Wilson 1927), at 95 % by default; NaN of no trials."""
+def _wilson(p: Floats, n: Floats) -> tuple[Floats, Floats]:
+    """Intervals (low, high) of shares p of n trials, of 95 % (Wilson 1927); NaN of no trials."""
+    z = 1.96
     with np.errstate(invalid="ignore", divide="ignore"):
-        p, n = right / count, count
         middle = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return np.maximum(middle - half, 0), np.minimum(middle + half, 1)
@@ -326,7 +326,7 @@ def _rows(found: BinGaps) -> tuple[BinRow, ...]:
     noise = found.gap_noise
     alone = np.maximum(noise.independent, 1e-18)
     effective = found.effective * noise.inflation / np.maximum(np.diag(noise.covariance) / alone, 1.0)
-    low, high = wilson(found.accuracy * effective, effective)
+    low, high = _wilson(found.accuracy, effective)
     counted = found.served, found.labels, found.effective, found.confidence, found.accuracy
     columns = (edges[:-1], edges[1:], *counted, low, high, found.covered, found.counted, found.calibrated)
     return tuple(BinRow(*row) for row in zip(*(one.tolist() for one in columns), strict=True))

@@ -40,7 +40,7 @@ from calib_serve.report import (
     reliability_diagram,
     table_of_tests,
 )
-from calib_serve.web.promises import clause_card, shadow_table, shadows_say
+from calib_serve.web.promises import contract_table, shadows_say
 from calib_serve.web.status import Status, drift, gap, status_of
 
 _OTHERS = "others"
@@ -151,9 +151,8 @@ def _rendered(watch: Watch, asked: _Look, runbooks: str) -> str:
             curve=Markup(ece_by_time(steps, marks)),  # noqa: S704
             # For screens on which the whole width would make its text too small.
             narrow=Markup(ece_by_time(steps, marks, narrow=True)),  # noqa: S704
-            clauses=[clause_card(one, names) for one in clauses],
+            clauses=contract_table(clauses, names),
             shadows=shadows_say(shadows),
-            shadow_table=shadow_table(shadows),
             incidents=_incidents(incidents),
             segments=_slices(looked, "segment", "Segment", look),
             classes=_slices(looked, "class", "Class", look, names),
