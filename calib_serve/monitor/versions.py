@@ -1,7 +1,7 @@
 """The model versions that a watch knows, from its start or registered while it runs.
 
 A version is told by its artifact, or by facts: the number of its classes, their names. While it runs a watch
-follows a file or folder, and takes what is told over HTTP, which all that share its ledger learn. Predictions
+follows a file, and takes what is told over HTTP, which all that share its ledger learn. Predictions
 and labels of a version that nobody told of are held for a day, and counted when it is told.
 """
 
@@ -23,7 +23,6 @@ from calib_serve.receipts import Classes, Version
 
 log = logging.getLogger(__name__)
 
-_MANIFEST = "manifest.yaml"
 _FACTS = ("classes", "class_names", "multilabel", "contract")
 
 
@@ -86,28 +85,18 @@ class Watched:
 
 
 class FollowedVersions(FollowedFile[dict[Version, Watched]]):
-    """The versions in ``path``, looked at again whenever ``changed`` is called.
+    """The versions in the file ``path``, looked at again whenever ``changed`` is called.
 
-    A file is a list of ``{"name", "version"}`` with what ``Watched.of_facts`` takes, in JSON or YAML. A
-    folder holds artifacts as NAME/VERSION. What cannot be read leaves what was read before, is logged once,
-    and said by ``trouble``. The first time it is raised: InputError, or ArtifactError.
+    It is a list of ``{"name", "version"}`` with what ``Watched.of_facts`` takes, in JSON or YAML. What cannot
+    be read leaves what was read before, is logged once, and said by ``trouble``. The first time it is raised:
+    InputError, or ArtifactError.
     """
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path, _read)
 
-    def _files(self) -> Iterable[Path]:
-        return _manifests(self._path) if self._path.is_dir() else super()._files()
-
-
-def _manifests(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*/*/{_MANIFEST}"))
-
 
 def _read(path: Path) -> dict[Version, Watched]:
-    if path.is_dir():
-        folders = [one.parent for one in _manifests(path)]
-        return {(one.parent.name, one.name): Watched.of(one) for one in folders}
     try:
         return read_versions(json_or_yaml(read_whole(path)))
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

@@ -118,7 +118,7 @@ class Watch:
             their names.
         max_classes: Predicted classes that are counted apart.
         samples: Keeps a sample of logits and labels to refit on, of predictions that come with logits.
-        follow: File or folder of further versions, which is read while it runs.
+        follow: List of further versions, which is read while it runs.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -292,11 +292,7 @@ class Watch:
             logger.error("%s %s is named; what waits for it is counted later: %s", *version, error)
 
     def set_versions(self, models: Mapping[Version, Watched]) -> None:
-        """Count predictions and labels of these versions from now on, in place of those given before.
-
-        Args:
-            models: What is watched, by (model, version).
-        """
+        """Count predictions and labels of these versions from now on, in place of those given before."""
         self._known.given = dict(models)
         self.refresh_versions()
 
@@ -327,11 +323,7 @@ class Watch:
             one.check()
 
     def label_policy(self, version: Version) -> LabelPolicy | None:
-        """Return the policy by which a reporter of this process draws; None: every label is wanted.
-
-        Args:
-            version: (model, version).
-        """
+        """Return the policy by which a reporter of this process draws; None: every label is wanted."""
         return self._budgets.drawn_by(version)
 
     def close(self) -> None:
@@ -545,21 +537,13 @@ class Watch:
         return read_windows(self.ledger, version, names, maturity=at_once, now=self._clock())
 
     def delays(self, version: Version) -> Delays:
-        """Return how late the labels of a model version came so far.
-
-        Args:
-            version: (model, version).
-        """
+        """Return how late the labels of a model version came so far."""
         now = self._clock()
         with self.ledger.moment() as moment:
             return Delays.of(moment.together(version).dated(-math.inf, now, "segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
-        """The state of each clause of the version's contract, in order; none where it has none.
-
-        Args:
-            version: (model, version).
-        """
+        """The state of each clause of the version's contract, in order; none where it has none."""
         contract = self._contracts.contracts.get(version)
         if contract is None:
             return []
@@ -567,11 +551,7 @@ class Watch:
         return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """The state of each shadow that ran beside a model version.
-
-        Args:
-            version: (model, version).
-        """
+        """The state of each shadow that ran beside a model version."""
         return shadow_states(self.ledger, version)
 
     def _bound(

@@ -190,10 +190,10 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
 def _timing(watch: Watch, window: Window) -> tuple[str, str]:
     """The end of the shown time, and a note on predictions that are too young."""
     if window.provisional:
-        delays = watch.delays(window.version)
-        known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
+        at = watch.delays(window.version).known_at
+        known = f", as it seems on {when(at)}" if math.isfinite(at) else ""
         return "Provisional: labels may still come.", (
-            f"Wrong predictions may be told sooner than right ones. {delays.says} "
+            "Wrong predictions may be told sooner than right ones. "
             f"Numbers are mature once the longest usual delay has been seen{known}, or by --maturity."
         )
     until = f"Until {when(window.until)}"
