@@ -18,6 +18,7 @@ power of 80, 90 or 95 %. Writes benchmarks/results/contracts.json.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from pathlib import Path
@@ -27,8 +28,9 @@ import peers
 
 from calib_serve.artifact import Clause
 from calib_serve.core.bins import bin_index
-from calib_serve.monitor.clause_evidence import ClauseEvidence, Labelled, for_all, shares_of
-from calib_serve.monitor.planning import fixed_labels, labels_until_broken
+from calib_serve.metrics import binomial_at_most
+from calib_serve.monitor.bets import Evidence, share_bets
+from calib_serve.monitor.contracts.evidence import ALPHA, ClauseEvidence, Labelled, for_all, unlabelled
 from calib_serve.receipts.sums import Sums
 from calib_serve.scores import softmax
 
@@ -36,6 +38,8 @@ ABOVE, PROMISE, BINS = 0.9, 0.98, 15
 UNSURE = {"unsure ones chosen": 14 / BINS, "inside a bin": 0.97, "inside a bin, noted": 0.97}
 CASES = ("all labelled", "late by outcome", *UNSURE, "groups of five")
 QUANTILES = (0.5, 0.8, 0.9, 0.95)
+_MOST = 2_000_000  # labels that are drawn of a stream
+_WINDOW = 0.04  # of the number, in which the power of a test may fall back
 
 
 def confidences(name: str = "kull_resnet110_c10", temperature: float = 2.395) -> np.ndarray:
@@ -57,7 +61,7 @@ def drawn(pool: np.ndarray, accuracy: str, n: int, rng: np.random.Generator) -> 
 def year(case: str, accuracy: str, pool: np.ndarray, labels: int, rng: np.random.Generator) -> ClauseEvidence:
     """What is known of the clause after ``labels`` of it, fed day by day."""
     clause = Clause("act", PROMISE, above=ABOVE)
-    evidence, sums = ClauseEvidence.none(clause, bins=BINS), Sums.zeros(BINS)
+    evidence, sums = ClauseEvidence(clause), Sums.zeros(BINS)
     share = 1.0 if case not in UNSURE else 0.05 + 0.95 * (pool[pool >= ABOVE] < UNSURE[case]).mean()
     for _ in range(50):
         n = round(labels / 50 / share)
@@ -77,10 +81,9 @@ def year(case: str, accuracy: str, pool: np.ndarray, labels: int, rng: np.random
         sums += Sums.served(c, bins=BINS)
         sums += Sums.labelled(c[told], y[told], weight=1 / inclusion[told], bins=BINS)
         bins = bin_index(c[told], bins=BINS)
-        rows = Labelled(
-            c[told], y[told].astype(float), for_all(sums)[bins] / inclusion[told], bins, group[told]
-        )
-        evidence = evidence.after(rows, shares=shares_of(sums), now=1.0)
+        rows = Labelled(y[told].astype(float), 1 / inclusion[told], bins, group[told])
+        rows = rows._replace(weight=for_all(sums, rows))
+        evidence = evidence.after(rows, now=1.0, unlabelled=unlabelled(sums))
     return evidence
 
 
@@ -93,10 +96,93 @@ def said(case: str, accuracy: str, pool: np.ndarray, streams: int, labels: int) 
     }
 
 
+def labels_until_broken(
+    promise: float,
+    breach: float,
+    *,
+    power: tuple[float, ...] = (0.9,),
+    kept: int = 10_000,
+    streams: int = 200,
+    seed: int = 0,
+) -> list[float]:
+    """Simulate the number of labels by which the served test says "broken" in shares ``power`` of cases.
+
+    Labels are right with the probability ``promise`` until ``kept`` of them, then ``breach`` below. Cases in
+    which it is said before the breach, at most 5 %, are left out.
+    """
+    rng = np.random.default_rng(seed)
+    found: list[int] = []
+    while len(found) < streams:
+        start = _fed(Evidence.none(), rng.random(kept) >= promise, promise)
+        # What is said before the breach is a false alarm, and no sign of power.
+        if not _broken(start):
+            found.append(_stop(start, rng, promise, breach))
+    return [float(np.quantile(found, share, method="higher")) for share in power]
+
+
+def _stop(evidence: Evidence, rng: np.random.Generator, promise: float, breach: float) -> int:
+    """The number of labels after which a stream is said to be broken."""
+    done, block = 0, 256  # labels fed at once, at first
+    while done < _MOST:
+        wrong = rng.random(block) >= promise - breach
+        after = _fed(evidence, wrong, promise)
+        if _broken(after):
+            low, high = 0, block
+            while high - low > 1:  # the peak only rises
+                middle = (low + high) // 2
+                low, high = (
+                    (low, middle) if _broken(_fed(evidence, wrong[:middle], promise)) else (middle, high)
+                )
+            return done + high
+        evidence, done, block = after, done + block, min(2 * block, 4096)
+    raise ValueError(
+        f"a breach of {100 * breach:g} points is not noticed within {_MOST:,} labels; plan for a larger one"
+    )
+
+
+def _fed(evidence: Evidence, wrong: np.ndarray, promise: float) -> Evidence:
+    """Feed labels as the watch does."""
+    return evidence.after(*share_bets(~wrong, promise))
+
+
+def _broken(evidence: Evidence) -> bool:
+    return evidence.peak >= -math.log(ALPHA)
+
+
+def fixed_labels(promise: float, breach: float, *, power: float = 0.9, alpha: float = ALPHA) -> int:
+    """The labels of a binomial test at level ``alpha``, looked at once, with ``power`` at the breach.
+
+    The smallest number at which the exact test has that power; of ten thousands, one that is hardly larger.
+    """
+    n = 1
+    while _power(n, promise, breach, alpha) < power:
+        n = math.ceil(n * 1.2)
+        if n > _MOST:
+            raise ValueError(f"a breach of {100 * breach:g} points takes more than {_MOST:,} labels to find")
+    low, high = max(int(n / 1.45), 1), n
+    while high - low > max(_WINDOW * high, 1):
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(middle, promise, breach, alpha) >= power else (middle, high)
+    # The power is not monotone: it falls back a little wherever one more right label is allowed.
+    first = max(int(low * (1 - _WINDOW)), 1)
+    step = max((high - first) // 1000, 1)
+    tried = range(first, high + step, step)
+    return next((m for m in tried if _power(m, promise, breach, alpha) >= power), high)
+
+
+def _power(n: int, promise: float, breach: float, alpha: float) -> float:
+    """P(rejected) at ``promise - breach``, by the test that rejects a kept promise with ``alpha``."""
+    low, high = -1, n
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if binomial_at_most(middle, n, promise) <= alpha else (low, middle)
+    return 0.0 if low < 0 else binomial_at_most(low, n, promise - breach)
+
+
 def breached(promise: float, breach: float, kept: int, streams: int) -> dict:
     """Labels until a breach is said, against the fixed test of each power."""
     shares = np.linspace(0, 1, 201)[1:-1]
-    stops = labels_until_broken(promise, breach, power=shares.tolist(), kept=kept, streams=streams)
+    stops = labels_until_broken(promise, breach, power=tuple(shares.tolist()), kept=kept, streams=streams)
     fixed = {f"{power:g}": fixed_labels(promise, breach, power=power) for power in QUANTILES[1:]}
     mean = float(np.mean(stops))
     at = dict(zip(shares.round(3).tolist(), stops, strict=True))

@@ -28,7 +28,6 @@ from calib_serve.core.options.evaluate import (
     DecideOptions,
     EvaluateOptions,
     JudgeOptions,
-    PlanOptions,
     ReportOptions,
 )
 from calib_serve.core.options.fit import (
@@ -76,7 +75,7 @@ OPTIONS = (
         ReportOptions,
         AuditOptions,
     ),
-    *(ContractOptions, PlanOptions, RefitOptions, ServedRefitOptions, ArchiveOptions),
+    *(ContractOptions, RefitOptions, ServedRefitOptions, ArchiveOptions),
     *(OnnxOptions, ModuleOptions, TorchOptions, TritonOptions, PackOptions, AroundOptions, FeedbackOptions),
     *(
         LabelOptions,

@@ -1,22 +1,22 @@
-"""Contracts: the accuracy, calibration error and coverage that an artifact promises in production.
+"""Contracts: the accuracy that an artifact promises, in production, of what is acted on.
 
 A contract is a small YAML file::
 
     contract: 1
     per: 30d
     act: {above: 0.90, accuracy: 0.98}
-    calibration: {error: 0.03}
-    coverage: {above: 0.90, at_least: 0.70}
     segments:
       de: {act: {above: 0.95, accuracy: 0.99}}
     classes:
       cat: {act: {above: 0.95, accuracy: 0.99}}
 
 ``act``: of the predictions that may be acted on, those of a confidence of at least ``above``, at least the
-share ``accuracy`` is right. ``calibration``: the expected calibration error is at most ``error``.
-``coverage``: at least the share ``at_least`` of predictions has a confidence of at least ``above``. ``per``:
-the time over which a promise is settled. A segment or a predicted class may have clauses of its own; what is
-acted on there meets the thresholds of all clauses that it falls under.
+share ``accuracy`` is right. ``per``: the time over which a promise is settled. A segment or a predicted class
+may have a clause of its own; what is acted on there meets the thresholds of all clauses that it falls under.
+
+Contracts of 0.4.0 also promised a calibration error (``calibration: {error: 0.03}``) and a share of sure
+predictions (``coverage: {above: 0.9, at_least: 0.7}``). Artifacts that have these are read and written as
+they are, but nothing watches them.
 """
 
 from __future__ import annotations
@@ -24,41 +24,39 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.contract_text import (
-    MOST_CLASSES,
-    PROMISES,
-    Scope,
-    clause_facts,
-    parse_contract,
-    scopes_of,
-    written,
-)
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.names import as_duration, is_plain, shown
+from calib_serve.core.names import Naming, as_duration, is_plain, parse_duration, shown
+from calib_serve.core.text import NAMED_IN_A_MESSAGE
+from calib_serve.scores import read_yaml
 
 ClauseKind = Literal["act", "calibration", "coverage"]
-"""What a clause promises: accuracy of predictions acted on, calibration error, share of confident ones."""
+"""What a clause promises: accuracy of predictions acted on; the others are of 0.4.0."""
 
+_FORMAT = 1
+_PROMISES: Mapping[str, str] = {"act": "accuracy", "calibration": "error", "coverage": "at_least"}
+"""What each kind of clause calls its promise."""
+_MOST_CLASSES = 2**32  # ids are below, as receipts hold them in 32 bits
 _MOST_CLAUSES = 64  # each has its own series
 _LONGEST_NAME = 63  # characters of a segment's name, as in receipts
 _SHORTEST_PER, _LONGEST_PER = 3600.0, 3650 * 86_400.0
+_Scope = tuple[str, Union[int, None]]
 
 
 @dataclass(frozen=True)
 class Clause:
-    """One promise: an accuracy or a share of at least a number, or an error of at most it.
+    """One promise: of what is acted on, a share that is right.
 
     Args:
-        kind: "act", "calibration" or "coverage".
-        promise: Least accuracy, largest calibration error, or least share.
+        kind: "act"; of an artifact of 0.4.0 also "calibration" or "coverage".
+        promise: Least accuracy; largest calibration error, or least share.
         above: Confidence from which predictions count; 0 for a calibration.
         per: Seconds over which it is settled; 30 days by default.
         segment: Segment that it is of; "" of all.
@@ -74,24 +72,22 @@ class Clause:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ClauseKind):
-            raise InputError(f"a clause is one of {', '.join(PROMISES)}, got {shown(self.kind)}")
+            raise InputError(f"a clause is one of {', '.join(_PROMISES)}, got {shown(self.kind)}")
+        self._check_scope()
         for name in ("promise", "above", "per"):
-            object.__setattr__(self, name, _number(getattr(self, name), f"{name} of {self.kind}"))
+            object.__setattr__(self, name, _number(getattr(self, name), f"{name} of {self.name}"))
         if not 0 < self.promise < 1:
             raise InputError(
-                f"{self.kind} promises {PROMISES[self.kind]} between 0 and 1, and not the ends: 0.98 means "
+                f"{self.name} promises {_PROMISES[self.kind]} between 0 and 1, and not the ends: 0.98 means "
                 f"98 %; got {self.promise:g}"
             )
         if not 0 <= self.above <= 1 or (self.kind == "calibration" and self.above):
-            raise InputError(
-                f"above of {self.kind} must lie in [0, 1], and a calibration has none; got {self.above:g}"
-            )
+            raise InputError(f"above of {self.name} must lie in [0, 1], got {self.above:g}")
         if not _SHORTEST_PER <= self.per <= _LONGEST_PER or self.per % 1:
             raise InputError(
-                f"per of {self.kind} must be whole seconds from an hour to {as_duration(_LONGEST_PER)}, got "
+                f"per of {self.name} must be whole seconds from an hour to {as_duration(_LONGEST_PER)}, got "
                 f"{self.per:g} s"
             )
-        self._check_scope()
 
     def _check_scope(self) -> None:
         name, predicted = self.segment, self.predicted
@@ -106,8 +102,8 @@ class Clause:
         if isinstance(predicted, bool) or not isinstance(predicted, (int, np.integer)) or predicted < 0:
             raise InputError(f"predicted is the id of a class, got {shown(predicted)}")
         object.__setattr__(self, "predicted", int(predicted))
-        if predicted >= MOST_CLASSES or name:
-            raise InputError(f"a clause is of a segment, or of a class below {MOST_CLASSES}, not of both")
+        if predicted >= _MOST_CLASSES or name:
+            raise InputError(f"a clause is of a segment, or of a class below {_MOST_CLASSES}, not of both")
 
     @property
     def name(self) -> str:
@@ -127,18 +123,9 @@ class Clause:
         return f"{self.name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
-    def is_scoped(self) -> bool:
-        """Whether the clause is of a segment or a class, and not of all predictions."""
-        return bool(self.segment) or self.predicted is not None
-
-    def concerns(self, predicted: int, segment: str) -> bool:
-        """Whether the clause is of predictions of a class in a segment.
-
-        Args:
-            predicted: Class id.
-            segment: Name of the segment.
-        """
-        return (not self.segment or self.segment == segment) and self.predicted in (None, predicted)
+    def is_watched(self) -> bool:
+        """Whether the clause says what is acted on; the others are of 0.4.0, and watched no more."""
+        return self.kind == "act"
 
     def says(self, class_names: Sequence[str] = ()) -> str:
         """The promise in a sentence.
@@ -146,16 +133,16 @@ class Clause:
         >>> Clause("act", 0.98, above=0.9).says()
         'Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.'
         """
-        of = "" if self.predicted is None else f" of class {_called(self.predicted, class_names)}"
+        if not self.is_watched:
+            return f"The clause {self.name} is of an earlier version: nothing watches it."
+        called = dict(enumerate(class_names))
+        of = "" if self.predicted is None else f" of class {called.get(self.predicted, self.predicted)}"
         of += f" in segment {self.segment}" if self.segment else ""
         share, least = f"{100 * self.promise:.10g} %", f"{self.above:.10g}"
-        if self.kind == "act":
-            told = f"Of predictions{of} acted on (confidence {least} or more), {share} or more are right"
-        elif self.kind == "calibration":
-            told = f"The expected calibration error of predictions{of} is {share} or less"
-        else:
-            told = f"Of predictions{of}, {share} or more have a confidence of {least} or more"
-        return f"{told}, over {as_duration(self.per)}."
+        return (
+            f"Of predictions{of} acted on (confidence {least} or more), {share} or more are right, over "
+            f"{as_duration(self.per)}."
+        )
 
 
 @dataclass(frozen=True)
@@ -179,7 +166,7 @@ class Contract:
         object.__setattr__(self, "clauses", tuple(self.clauses))
         names = [one.name for one in self.clauses]
         if not names:
-            raise InputError(f"a contract promises something: give it one of {', '.join(PROMISES)}")
+            raise InputError("a contract promises something: give it an act clause")
         if len(names) > _MOST_CLAUSES:
             raise InputError(
                 f"a contract has {_MOST_CLAUSES} clauses at most, each with its own series; got {len(names)}"
@@ -196,9 +183,19 @@ class Contract:
             class_names: Names of the classes (K,).
 
         Raises:
-            InputError: For an invalid document; it says what is wrong.
+            InputError: For an invalid document, and for a clause that nothing would watch.
         """
-        return cls.of(parse_contract(text), class_names)
+        try:
+            content = read_yaml(text.encode() if isinstance(text, str) else text)
+        except ValueError as error:
+            raise InputError(f"the contract cannot be read: {error}") from error
+        found = cls.of(content, class_names)
+        if unwatched := [one.name for one in found.clauses if not one.is_watched]:
+            raise InputError(
+                f"nothing watches a clause {shown(unwatched[0])} any more: of each version the watch judges "
+                "the calibration, and the dashboard shows the shares of confidences; leave it out"
+            )
+        return found
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:
@@ -208,38 +205,41 @@ class Contract:
             content: Content of the document.
             class_names: Names of the classes (K,).
         """
-        return cls(tuple(Clause(**one) for one in scopes_of(content, class_names)))
+        return cls(tuple(_clauses_of(content, class_names)))
 
     @property
     def facts(self) -> dict[str, Any]:
         """The manifest's entry, which ``of`` reads back."""
-        return clause_facts(map(vars, self.clauses))
+        found: dict[str, Any] = {"contract": _FORMAT}
+        for one in self.clauses:
+            place = found
+            if one.segment:
+                place = found.setdefault("segments", {}).setdefault(one.segment, {})
+            elif one.predicted is not None:
+                place = found.setdefault("classes", {}).setdefault(str(one.predicted), {})
+            above = {} if one.kind == "calibration" else {"above": one.above}
+            place[one.kind] = {**above, _PROMISES[one.kind]: one.promise, "per": as_duration(one.per)}
+        return found
 
-    def text(self, class_names: Sequence[str] = ()) -> str:
-        r"""A YAML document, which ``read`` with the same names reads back.
-
-        >>> print(Contract((Clause("act", 0.98, above=0.9, predicted=1),)).text(["cat", "dog"]), end="")
-        contract: 1
-        classes:
-          dog:
-            act: {above: 0.9, accuracy: 0.98, per: 30d}
-        """
-        return written(map(vars, self.clauses), class_names)
+    @cached_property
+    def watched(self) -> tuple[Clause, ...]:
+        """The act clauses, which say what may be acted on."""
+        return tuple(one for one in self.clauses if one.is_watched)
 
     @property
     def has_acts(self) -> bool:
-        """Whether an act clause says which predictions may be acted on."""
-        return any(one.kind == "act" for one in self.clauses)
+        """Whether a clause says which predictions may be acted on."""
+        return bool(self.watched)
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Segments with an act clause of their own: which predictions may be acted on depends on them."""
-        return tuple(dict.fromkeys(one.segment for one in self.clauses if one.kind == "act" and one.segment))
+        """Segments with a clause of their own: which predictions may be acted on depends on them."""
+        return tuple(one.segment for one in self.watched if one.segment)
 
     @cached_property
-    def _above(self) -> dict[Scope, float]:
-        """Thresholds of the act clauses, by segment and predicted class."""
-        return {(one.segment, one.predicted): one.above for one in self.clauses if one.kind == "act"}
+    def _above(self) -> dict[_Scope, float]:
+        """Thresholds by segment and predicted class."""
+        return {(one.segment, one.predicted): one.above for one in self.watched}
 
     def bound(self, predicted: int, segment: str = "") -> float:
         """The least confidence at which a prediction may be acted on; infinite without an act clause of it.
@@ -251,12 +251,8 @@ class Contract:
         >>> Contract((Clause("act", 0.98, above=0.9, segment="de"),)).bound(0, "de")
         0.9
         """
-        found = [
-            self._above[place]
-            for place in {("", None), ("", predicted), (segment, None)}
-            if place in self._above
-        ]
-        return max(found, default=math.inf)
+        places: set[_Scope] = {("", None), ("", predicted), (segment, None)}
+        return max((self._above[place] for place in places if place in self._above), default=math.inf)
 
     def acts(
         self, confidence: ArrayLike, predicted: ArrayLike, segments: str | Sequence[str] = ""
@@ -291,23 +287,17 @@ class Contract:
         return bool(confidence >= self.bound(predicted, segment))
 
     def counts(self, confidence: float, predicted: int, segment: str = "") -> tuple[Clause, ...]:
-        """The clauses that count this prediction apart.
-
-        Act clauses count predictions acted on, coverage clauses the confident ones, and calibration clauses
-        of a segment or class the predictions in it.
+        """The clauses that a prediction acted on falls under; none if it is not acted on.
 
         Args:
             confidence: Its confidence.
             predicted: Class id.
             segment: Its segment.
         """
-        acted = self.acts_on(confidence, predicted, segment)
+        if not self.acts_on(confidence, predicted, segment):
+            return ()
         return tuple(
-            one
-            for one in self.clauses
-            if one.concerns(predicted, segment)
-            and (acted if one.kind == "act" else confidence >= one.above)
-            and (one.kind != "calibration" or one.is_scoped)
+            one for one in self.watched if one.segment in ("", segment) and one.predicted in (None, predicted)
         )
 
     def check_classes(self, count: int) -> None:
@@ -325,12 +315,73 @@ class Contract:
 
 def _number(value: Any, what: str) -> float:
     try:
-        if not isinstance(value, bool):
+        if not isinstance(value, (bool, str)):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
     raise InputError(f"{what} must be a number, got {shown(value)}")
 
 
-def _called(predicted: int, class_names: Sequence[str]) -> str:
-    return class_names[predicted] if predicted < len(class_names) else str(predicted)
+def _clauses_of(content: Any, class_names: Sequence[str]) -> Iterator[Clause]:
+    """The clauses in a contract's content, read strictly."""
+    top = _mapping(content, "the contract", {"contract", "per", *_PROMISES, "segments", "classes"})
+    if type(top.get("contract")) is not int or top["contract"] != _FORMAT:
+        raise InputError(f"a contract begins with 'contract: {_FORMAT}', got {shown(top.get('contract'))}")
+    per = top.get("per", "30d")
+    _seconds(per, "per of the contract")
+    yield from _entry({kind: top[kind] for kind in _PROMISES if kind in top}, "the contract", per=per)
+    for name, entry in _mapping(top.get("segments", {}), "segments").items():
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a segment is a text, and YAML reads one as {shown(name)}; put it in quotes")
+        yield from _entry(entry, f"segment {shown(name)}", per=per, segment=name)
+    for name, entry in _mapping(top.get("classes", {}), "classes").items():
+        predicted = _class_id(name, class_names)
+        yield from _entry(entry, f"class {shown(name)}", per=per, predicted=predicted)
+
+
+def _entry(entry: Any, where: str, *, per: Any, **scope: Any) -> Iterator[Clause]:
+    """The clauses of all, of a segment or of a class."""
+    given = _mapping(entry, where, set(_PROMISES))
+    if not given and scope:
+        raise InputError(f"{where} promises nothing; give it an act clause, or leave it out")
+    for kind, promise in _PROMISES.items():
+        if kind not in given:
+            continue
+        place = f"{kind} of {where}"
+        needed = {"promise": promise} if kind == "calibration" else {"above": "above", "promise": promise}
+        fields = _mapping(given[kind], place, {*needed.values(), "per"})
+        if missing := [name for name in needed.values() if name not in fields]:
+            raise InputError(f"{place} has no {' and no '.join(missing)}")
+        seconds = _seconds(fields.get("per", per), f"per of {place}")
+        numbers = {name: fields[written] for name, written in needed.items()}
+        yield Clause(kind, per=seconds, **numbers, **scope)  # type: ignore[arg-type]
+
+
+def _seconds(value: Any, what: str) -> float:
+    if not isinstance(value, str):
+        raise InputError(f"{what} is a time with its unit, such as 30d or 12h; got {shown(value)}")
+    return parse_duration(value, what=what)
+
+
+def _mapping(value: Any, what: str, allowed: set[str] | None = None) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{what} must be a mapping of names to values, got {shown(value)}")
+    unknown = [] if allowed is None else [key for key in value if key not in allowed]
+    if unknown:
+        told = ", ".join(map(shown, unknown[:NAMED_IN_A_MESSAGE]))
+        told += " and more" if unknown[NAMED_IN_A_MESSAGE:] else ""
+        raise InputError(f"{what} does not know {told}; it may have {', '.join(sorted(allowed or ()))}")
+    return value
+
+
+def _class_id(name: Any, class_names: Sequence[str]) -> int:
+    if isinstance(name, bool) or not isinstance(name, (int, str)):
+        raise InputError(f"a class is its name or id, and YAML reads one as {shown(name)}; put it in quotes")
+    classes = Naming(len(class_names) or _MOST_CLASSES, class_names)
+    try:
+        if isinstance(name, str) and name in class_names:
+            return classes.find(name, by="name")
+        return classes.find(str(name))
+    except InputError as error:
+        quotes = "" if isinstance(name, str) else "; in quotes it is the name"
+        raise InputError(f"classes of the contract: {error}{quotes}") from error

@@ -3,10 +3,10 @@
 from calib_serve.monitor.checks import Check as Check
 from calib_serve.monitor.checks import file_check as file_check
 from calib_serve.monitor.checks import note_replies as note_replies
-from calib_serve.monitor.contract_check import ContractCheck as ContractCheck
-from calib_serve.monitor.contract_check import check_contract as check_contract
-from calib_serve.monitor.contract_check import read_contract as read_contract
-from calib_serve.monitor.contracts import ClauseState as ClauseState
+from calib_serve.monitor.contracts.check import ContractCheck as ContractCheck
+from calib_serve.monitor.contracts.check import check_contract as check_contract
+from calib_serve.monitor.contracts.check import read_contract as read_contract
+from calib_serve.monitor.contracts.states import ClauseState as ClauseState
 from calib_serve.monitor.drift.detector import ARL as ARL
 from calib_serve.monitor.drift.detector import BLOCK as BLOCK
 from calib_serve.monitor.drift.detector import TOLERANCE as TOLERANCE
@@ -14,8 +14,6 @@ from calib_serve.monitor.drift.detector import Alarm as Alarm
 from calib_serve.monitor.drift.detector import Detector as Detector
 from calib_serve.monitor.drift.detector import ShiftedBin as ShiftedBin
 from calib_serve.monitor.drift.detector import ShiftedClass as ShiftedClass
-from calib_serve.monitor.drift.statistics import auroc as auroc
-from calib_serve.monitor.drift.statistics import expected_accuracy as expected_accuracy
 from calib_serve.monitor.estimates import Estimates as Estimates
 from calib_serve.monitor.estimates import Missing as Missing
 from calib_serve.monitor.estimates import Number as Number
@@ -34,8 +32,6 @@ from calib_serve.monitor.incidents import Incident as Incident
 from calib_serve.monitor.label_signs import rate_changes as rate_changes
 from calib_serve.monitor.label_signs import source_gaps as source_gaps
 from calib_serve.monitor.live_verdict import judge_estimates as judge_estimates
-from calib_serve.monitor.planning import plan_contract as plan_contract
-from calib_serve.monitor.priors import TrafficShares as TrafficShares
 from calib_serve.monitor.shadow import ShadowState as ShadowState
 from calib_serve.monitor.shadow import shadow_states as shadow_states
 from calib_serve.monitor.versions import Watched as Watched

@@ -58,12 +58,10 @@ class BinGaps:
     confidence: Floats
     accuracy: Floats
     gap: Floats
-    brier: Floats
     calibrated: Floats
     groups: int
     gap_noise: Noise
     accuracy_noise: Noise
-    brier_noise: Noise
 
 
 class _Of(NamedTuple):
@@ -85,11 +83,10 @@ class _Tally(NamedTuple):
 
 @dataclass(frozen=True)
 class _Score:
-    """A score as sums: weighted ``total``, ``variance`` of one label, and ``calibrated`` variance."""
+    """A score as sums: weighted ``total``, and ``variance`` of one label."""
 
     total: Callable[[_Tally], Floats]
     variance: Callable[[_Tally], Floats]
-    calibrated: Callable[[_Tally], Floats]
 
 
 def standing(sums: Sums, served: Floats, covered: NDArray[np.bool_]) -> tuple[Floats, Floats]:
@@ -174,12 +171,10 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
         confidence=confidence,
         accuracy=accuracy,
         gap=confidence - accuracy,
-        brier=_ratio(first.error, first.one),
         calibrated=np.nan_to_num(_ratio(second.chance, first.one**2)).clip(0),
         groups=len(holding),
         gap_noise=gap_noise,
         accuracy_noise=gap_noise if counted else _noise(RIGHT, tally, parts),
-        brier_noise=_noise(BRIER, tally, parts),
     )
 
 
@@ -196,10 +191,11 @@ def _covered(sums: Sums, groups: Sequence[Sums], served: Floats, least: float) -
 def _noise(score: _Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
     """Estimate the noise: label by label, or from random groups where labels name groups."""
     weight, squared = tally.first.one, tally.second.one
-    one, prior = score.variance(tally).clip(0), np.maximum(score.calibrated(tally), _SURE)
+    one = score.variance(tally).clip(0)
+    prior = np.maximum(_ratio(tally.second.chance, tally.second.one), _SURE)  # of a calibrated model
     n = np.maximum(_ratio(weight**2, squared), 1.0)
     # A bin whose labels all agree has no variance of its own, and one that errs more than it says has more.
-    like = SURPRISES_IN_VARIANCE / np.maximum(_calibrated(tally), _SURE)
+    like = SURPRISES_IN_VARIANCE / prior
     smooth = np.maximum((n * one + prior) / n, (n * one + like * prior) / (n + like))
     independent = np.nan_to_num(smooth / n)
     if not groups:
@@ -256,30 +252,8 @@ def _right_variance(tally: _Tally) -> Floats:
     return _ratio(tally.second.right, tally.second.one) * (1 - 2 * mean) + mean**2
 
 
-def _brier_variance(tally: _Tally) -> Floats:
-    """The variance of a label's Brier score by bin: (c - y)^2 = c^2 + y (1 - 2 c), to second order in c."""
-    one, *sums = tally.second
-    off, error, right, chance = (_ratio(each, one) for each in sums)
-    confidence = off + right
-    square = confidence - chance
-    both = (square + right - error) / 2
-    spread, binary, slope = (square - confidence**2).clip(0), right * (1 - right), 1 - 2 * confidence
-    moving = 4 * slope * off * (both - confidence * right) + 4 * spread * (off**2 + binary)
-    return slope**2 * binary + moving
-
-
-def _calibrated(tally: _Tally) -> Floats:
-    return _ratio(tally.second.chance, tally.second.one)
-
-
-def _calibrated_brier(tally: _Tally) -> Floats:
-    noise = _calibrated(tally)  # c (1 - c), and (1 - 2 c)^2 = 1 - 4 c (1 - c)
-    return noise * (1 - 4 * noise)
-
-
-GAP = _Score(lambda tally: tally.first.gap, _gap_variance, _calibrated)
-RIGHT = _Score(lambda tally: tally.first.right, _right_variance, _calibrated)
-BRIER = _Score(lambda tally: tally.first.error, _brier_variance, _calibrated_brier)
+GAP = _Score(lambda tally: tally.first.gap, _gap_variance)
+RIGHT = _Score(lambda tally: tally.first.right, _right_variance)
 
 
 @dataclass(frozen=True)

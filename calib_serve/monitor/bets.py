@@ -59,18 +59,6 @@ class MeanBets:
         if shapes != 2 * ((len(BETS),),) or not np.isfinite(sums).all() or self.count < 0:
             raise InputError(f"bets are {len(BETS)} finite sums each way and a count, got {sums.tolist()}")
 
-    @classmethod
-    def of_successes(cls, successes: float, trials: float) -> MeanBets:
-        """Bet on ``successes`` ones among ``trials``, the others zeros; InputError for more ones than trials.
-
-        >>> low, high = MeanBets.of_successes(900, 1000).interval()
-        >>> 0.86 < low < 0.9 < high < 0.94
-        True
-        """
-        if not 0 <= successes <= trials:
-            raise InputError(f"there cannot be {successes} successes in {trials} trials")
-        return cls(trials, successes * np.log1p(BETS), successes * np.log1p(-BETS))
-
     def seen(self, numbers: ArrayLike) -> MeanBets:
         """Add these numbers (n,); InputError for any outside [-1, 1]."""
         x = np.asarray(numbers, np.float64)

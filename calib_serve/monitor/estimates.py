@@ -25,7 +25,6 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import quantile_of, student_quantile
 from calib_serve.monitor._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
-from calib_serve.monitor.drift.statistics import wilson
 from calib_serve.receipts import Sums
 
 Missing = Literal["chance", "unknown"]
@@ -90,7 +89,6 @@ class Estimates:
         covered_confidence: The same of these covered ones.
         accuracy: Accuracy of the covered ones.
         gap: Mean confidence minus accuracy of the covered ones.
-        brier: Mean of (confidence - correct)^2 of the covered ones.
         ece: Plain ECE over all bins with labels.
         debiased_ece: The part of it that is no chance, at least 0.
         unclipped_ece: The same, also below 0.
@@ -114,7 +112,6 @@ class Estimates:
     covered_confidence: float
     accuracy: Number
     gap: Number
-    brier: Number
     ece: float
     debiased_ece: Number
     unclipped_ece: float
@@ -158,8 +155,7 @@ def estimate(
     total, labels = float(found.served.sum()), float(found.labels.sum())
     part, coverage = _covered(found)
     worst = _bounds_of_labelled(found)
-    accuracy, lean = part.accuracy(worst.accuracy), np.nan_to_num(2 * found.accuracy - 1)
-    gap = part.gap(worst.gap)
+    accuracy, gap = part.accuracy(worst.accuracy), part.gap(worst.gap)
     debiased, unclipped = part.ece(gap)
     seen = np.where(np.isfinite(found.gap), found.served, 0.0)  # of bins that hold any label
     return Estimates(
@@ -174,9 +170,6 @@ def estimate(
         covered_confidence=_mean(found.confidence, part.share),
         accuracy=accuracy,
         gap=gap,
-        brier=part.number(
-            found.brier, found.brier_noise, lean * np.nan_to_num(2 * found.confidence - 1), least=0.0
-        ),
         ece=_within(_mean(np.abs(found.gap), seen), *_ece_bounds(found)),
         debiased_ece=debiased,
         unclipped_ece=unclipped,
@@ -257,7 +250,7 @@ class _Part:
         lean: Floats,
         *,
         least: float,
-        allowed: tuple[float, float] = (-math.inf, math.inf),
+        allowed: tuple[float, float],
     ) -> Number:
         """The mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
 
@@ -319,12 +312,21 @@ def _mean(values: Floats, share: Floats) -> float:
     return float(values[on] @ share[on] / share[on].sum()) if on.any() else math.nan
 
 
+def _wilson(p: Floats, n: Floats) -> tuple[Floats, Floats]:
+    """Intervals (low, high) of shares p of n trials, of 95 % (Wilson 1927); NaN of no trials."""
+    z = 1.96
+    with np.errstate(invalid="ignore", divide="ignore"):
+        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return np.maximum(middle - half, 0), np.minimum(middle + half, 1)
+
+
 def _rows(found: BinGaps) -> tuple[BinRow, ...]:
     edges = np.linspace(0, 1, len(found.served) + 1)
     noise = found.gap_noise
     alone = np.maximum(noise.independent, 1e-18)
     effective = found.effective * noise.inflation / np.maximum(np.diag(noise.covariance) / alone, 1.0)
-    low, high = wilson(found.accuracy * effective, effective)
+    low, high = _wilson(found.accuracy, effective)
     counted = found.served, found.labels, found.effective, found.confidence, found.accuracy
     columns = (edges[:-1], edges[1:], *counted, low, high, found.covered, found.counted, found.calibrated)
     return tuple(BinRow(*row) for row in zip(*(one.tolist() for one in columns), strict=True))

@@ -38,16 +38,9 @@ class MovedBin:
 
 @dataclass(frozen=True)
 class RateChange:
-    """The bins whose label rate moved, strongest first, and a sentence.
-
-    ``z``: how far the strongest is beyond chance, in standard errors. ``compared``: bins with enough
-    predictions in both. ``overall``: the ratio of the rates now and before at the same confidences.
-    """
+    """The bins whose label rate moved, strongest first, and a sentence."""
 
     moved: tuple[MovedBin, ...]
-    compared: int
-    overall: float
-    z: float
     says: str
 
 
@@ -86,10 +79,7 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
         for b in np.argsort(-np.abs(z), kind="stable")
         if on[b] and far[b] and abs(z[b]) > limit
     )
-    expected = float((m * was)[on].sum())
-    overall = float(j[on].sum()) / expected if expected > 0 else math.nan
-    strongest = float(z[np.abs(z).argmax()])
-    return RateChange(moved, int(on.sum()), overall, strongest, _says(moved, int(on.sum())))
+    return RateChange(moved, _says(moved, compared=bool(on.any())))
 
 
 def _counts(sums: Sums) -> tuple[Floats, Floats]:
@@ -98,7 +88,7 @@ def _counts(sums: Sums) -> tuple[Floats, Floats]:
     return served, np.minimum(np.maximum(sums.labels, 0.0), served)
 
 
-def _says(moved: tuple[MovedBin, ...], compared: int) -> str:
+def _says(moved: tuple[MovedBin, ...], *, compared: bool) -> str:
     if not compared:
         return "Too few predictions or labels to compare their rates."
     if not moved:
@@ -175,7 +165,7 @@ def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums]
 
 
 def _difference(
-    one: BinGaps, rest: BinGaps, served: np.ndarray[tuple[int, ...], np.dtype[np.float64]], inflation: float
+    one: BinGaps, rest: BinGaps, served: Floats, inflation: float
 ) -> tuple[float, float, float, float]:
     share = served / served.sum()
     gap, others = (float(share @ np.nan_to_num(each.gap)) for each in (one, rest))

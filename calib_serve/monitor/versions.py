@@ -1,7 +1,7 @@
 """The model versions that a watch knows, from its start or registered while it runs.
 
 A version is told by its artifact, or by facts: the number of its classes, their names. While it runs a watch
-follows a file or folder, and takes what is told over HTTP, which all that share its ledger learn. Predictions
+follows a file, and takes what is told over HTTP, which all that share its ledger learn. Predictions
 and labels of a version that nobody told of are held for a day, and counted when it is told.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from calib_serve.artifact import Artifact, Contract, json_or_yaml
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import FollowedFile, read_whole
-from calib_serve.monitor.priors import LabelledBefore
+from calib_serve.ledger import Ledger
 from calib_serve.receipts import Classes, Version
 
 log = logging.getLogger(__name__)
 
-_MANIFEST = "manifest.yaml"
 _FACTS = ("classes", "class_names", "multilabel", "contract")
 
 
@@ -34,13 +33,11 @@ class Watched:
     Args:
         classes: Its classes.
         reference: Bins of its calibration set; None where it is watched without its artifact.
-        before: Confusion and class shares of its calibration set, or why they are unknown.
         contract: Its promises; None without any.
     """
 
     classes: Classes
     reference: Bins | None = None
-    before: LabelledBefore = field(default_factory=LabelledBefore)
     contract: Contract | None = None
 
     def unlike(self, other: Watched) -> list[str]:
@@ -63,7 +60,7 @@ class Watched:
         artifact = what if isinstance(what, Artifact) else Artifact.load(what)
         made = Classes.of_labels if artifact.is_multilabel else Classes
         classes = made(artifact.classes, artifact.class_names)
-        return cls(classes, artifact.reference, LabelledBefore.of(artifact), artifact.contract)
+        return cls(classes, artifact.reference, artifact.contract)
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Watched:
@@ -88,28 +85,18 @@ class Watched:
 
 
 class FollowedVersions(FollowedFile[dict[Version, Watched]]):
-    """The versions in ``path``, looked at again whenever ``changed`` is called.
+    """The versions in the file ``path``, looked at again whenever ``changed`` is called.
 
-    A file is a list of ``{"name", "version"}`` with what ``Watched.of_facts`` takes, in JSON or YAML. A
-    folder holds artifacts as NAME/VERSION. What cannot be read leaves what was read before, is logged once,
-    and said by ``trouble``. The first time it is raised: InputError, or ArtifactError.
+    It is a list of ``{"name", "version"}`` with what ``Watched.of_facts`` takes, in JSON or YAML. What cannot
+    be read leaves what was read before, is logged once, and said by ``trouble``. The first time it is raised:
+    InputError, or ArtifactError.
     """
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path, _read)
 
-    def _files(self) -> Iterable[Path]:
-        return _manifests(self._path) if self._path.is_dir() else super()._files()
-
-
-def _manifests(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*/*/{_MANIFEST}"))
-
 
 def _read(path: Path) -> dict[Version, Watched]:
-    if path.is_dir():
-        folders = [one.parent for one in _manifests(path)]
-        return {(one.parent.name, one.name): Watched.of(one) for one in folders}
     try:
         return read_versions(json_or_yaml(read_whole(path)))
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -139,7 +126,51 @@ def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]
     return found
 
 
-def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
+class KnownVersions:
+    """The versions that are ``given`` at the start, followed, or registered in the ledger, by that rank."""
+
+    def __init__(
+        self, ledger: Ledger, given: Mapping[Version, Watched], follow: FollowedVersions | None
+    ) -> None:
+        self._ledger, self.given, self._follow = ledger, dict(given), follow
+        self._facts, self._registered = dict[Version, str](), dict[Version, Watched]()
+
+    def by_now(self) -> dict[Version, Watched]:
+        """All versions, looked at again."""
+        facts = self._ledger.versions()
+        if facts != self._facts:  # read once: one that cannot be used is logged once
+            self._facts, self._registered = facts, _read_facts(facts)
+        followed = {} if self._follow is None else self._follow.changed()
+        return {**self._registered, **followed, **self.given}
+
+    def register(self, version: Version, facts: Mapping[str, Any]) -> None:
+        """Register a version in the ledger, for all on it; InputError where it is known by other facts."""
+        told, known = Watched.of_facts(facts), {**self._followed(), **self.given}.get(version)
+        other = [] if known is None else [name for name in known.unlike(told) if name in facts]
+        if other:
+            model, name = version
+            raise InputError(
+                f"{model} {name} is given here with other {other[0]}: change what this was started with"
+            )
+        self._ledger.register_version(version, json.dumps(dict(facts)))
+
+    def _followed(self) -> dict[Version, Watched]:
+        return {} if self._follow is None else self._follow.current()
+
+    def check(self) -> None:
+        """Raise InputError where the followed list cannot be read, or says other facts than what is given."""
+        if self._follow is not None and (why := self._follow.trouble()):
+            raise InputError(why)
+        followed = self._followed()
+        for (model, version), own in self.given.items():
+            if other := own.unlike(followed.get((model, version), own)):
+                raise InputError(
+                    f"{model} {version} is followed with other {other[0]} than this was started with, and "
+                    "the latter count: give it once"
+                )
+
+
+def _read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
     """The versions registered in a ledger; one that cannot be read is left out, and logged."""
     found = {}
     for version, facts in kept.items():

@@ -56,16 +56,13 @@ class Maturity:
 
 @dataclass(frozen=True)
 class Delays:
-    """Delays of ``labels`` in seconds: of a ``third``, of as good as ``all``, and the ``longest``.
+    """The delay in seconds of as good as ``all`` labels: the upper end of a step of ``DELAYS``.
 
-    Each is the upper end of a step of ``DELAYS``, NaN without labels. ``known_at``: the time at which it can
-    be known that these were not just the first ones, as far as one can tell today.
+    ``known_at``: the time at which it can be known that these were not just the first ones, as far as one can
+    tell today. NaN without labels.
     """
 
-    labels: float
-    third: float
     all: float
-    longest: float
     known_at: float
 
     @classmethod
@@ -88,11 +85,8 @@ class Delays:
                 shown = edges <= now - (start + width)
                 at_step += np.where(shown, delays[:-1], 0)
                 up_to_step += np.where(shown, np.cumsum(delays[:-1]), 0)
-        labels = float(every.sum())
-        if not labels:
-            return cls(0.0, math.nan, math.nan, math.nan, math.nan)
-        ends = np.append(edges, math.inf)
-        third = float(ends[int(np.argmax(np.cumsum(every) >= labels / 3))])
+        if not every.any():
+            return cls(math.nan, math.nan)
         longest = int(np.flatnonzero(every)[-1])
         # P(delay <= step), from the longest step that any prediction could show downwards.
         stay = 1 - at_step / np.maximum(up_to_step, 1)
@@ -102,32 +96,14 @@ class Delays:
         further = float(edges[step + 1]) if step + 1 < len(edges) else math.inf
         told = step + 1 < len(edges) and up_to_step[step + 1] >= 30  # labels to learn from
         known_at = first + further if told else max(first + further, math.nextafter(now, math.inf))
-        return cls(labels, third, float(edges[step]), float(ends[longest]), known_at)
-
-    @property
-    def says(self) -> str:
-        """The delays in a sentence.
-
-        >>> Delays(900.0, 8192.0, 65536.0, 131072.0, math.nan).says
-        'A third of 900 labels came within 2.3 hours, the longest took up to 36.4 hours.'
-        """
-        if not self.labels:
-            return "No label has come yet."
-        third = duration(self.third, 1)
-        most = f"took up to {duration(self.longest, 1)}" if math.isfinite(self.longest) else "took months"
-        return f"A third of {self.labels:,.0f} labels came within {third}, the longest {most}."
+        return cls(float(edges[step]), known_at)
 
 
-def duration(seconds: float, digits: int = 0) -> str:
-    """A duration in the largest unit of which it holds at least two.
-
-    Args:
-        seconds: Duration in seconds, not negative.
-        digits: Number of decimals.
-    """
+def duration(seconds: float) -> str:
+    """A duration, in seconds and not negative, in the largest unit of which it holds at least two."""
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.{digits}f} {unit}"
+            return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} seconds"
 
 

@@ -75,7 +75,6 @@ from calib_serve.receipts.series import SUMS as SUMS
 from calib_serve.receipts.series import WORKERS as WORKERS
 from calib_serve.receipts.slices import Slices as Slices
 from calib_serve.receipts.slices import is_source as is_source
-from calib_serve.receipts.slices import scope_of as scope_of
 from calib_serve.receipts.sums import Key as Key
 from calib_serve.receipts.sums import Kind as Kind
 from calib_serve.receipts.sums import Sums as Sums

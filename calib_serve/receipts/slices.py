@@ -104,7 +104,7 @@ class Slices:
     ) -> None:
         self._contracts = dict(contracts or {})
         self._clauses: dict[Version, dict[Clause, Key]] = {
-            version: {one: Key(*version, one.id, "clause") for one in contract.clauses}
+            version: {one: Key(*version, one.id, "clause") for one in contract.watched}
             for version, contract in self._contracts.items()
         }
         self._few = {version for version, count in counts.items() if count <= classes}
@@ -156,14 +156,7 @@ class Slices:
         if of not in self._contracts:
             return ()
         own, contract = self._clauses[of], self._contracts[of]
-        met = tuple(own[one] for one in contract.counts(confidence, predicted, segment))
-        # Both from the same moment on, when the contract was set: the share of them is the coverage.
-        scope = (
-            Key(*of, scope_of(one), "clause")
-            for one in contract.clauses
-            if one.kind == "coverage" and not math.isnan(confidence) and one.concerns(predicted, segment)
-        )
-        return (*met, *scope)
+        return tuple(own[one] for one in contract.counts(confidence, predicted, segment))
 
     def of_label(
         self, receipt: Receipt, *, segment: str = "", source: str = "", label: int | None = None
@@ -196,11 +189,6 @@ class Slices:
         if not source:
             return keys
         return (*keys, Key(*of, self._sources.under(of, source), "source"))
-
-
-def scope_of(clause: Clause) -> str:
-    """The name of the slice of all predictions under a coverage clause, met or not."""
-    return f"{clause.id}, of all"
 
 
 def is_source(name: str) -> bool:

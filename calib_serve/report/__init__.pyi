@@ -8,13 +8,11 @@ from calib_serve.report.look import Said as Said
 from calib_serve.report.look import Table as Table
 from calib_serve.report.look import environment as environment
 from calib_serve.report.look import table_of_tests as table_of_tests
-from calib_serve.report.look.charts import WIDE as WIDE
 from calib_serve.report.look.charts import Dot as Dot
 from calib_serve.report.look.charts import DotSeries as DotSeries
 from calib_serve.report.look.charts import Step as Step
 from calib_serve.report.look.charts import ece_by_time as ece_by_time
 from calib_serve.report.look.charts import histogram as histogram
-from calib_serve.report.look.charts import picture as picture
 from calib_serve.report.look.charts import reliability_diagram as reliability_diagram
 from calib_serve.report.models import compare as compare
 from calib_serve.report.page import render as render

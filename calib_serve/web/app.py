@@ -25,7 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from pydantic import TypeAdapter, ValidationError
 
 from calib_serve.core.errors import ConflictError, InputError, LedgerError, Refused
-from calib_serve.monitor import WINDOWS, Watch, file_check
+from calib_serve.monitor import Watch, file_check
 from calib_serve.receipts import (
     Item,
     ServedPrediction,
@@ -45,7 +45,6 @@ from calib_serve.web.page import render_page
 from calib_serve.web.runbooks import render_runbooks
 from calib_serve.web.tokens import Scope, TokenFile, Tokens
 from calib_serve.web.wire import (
-    ClassSharesOut,
     ClauseOut,
     CloseIn,
     ContractOut,
@@ -132,9 +131,6 @@ def create_app(
         responses=not_text(400, 401, 403),
     )(routes.metrics)
     looking = needs("scrape", "admin")
-    app.get("/v1/class-shares", **looking, responses=answers(ClassSharesOut, 400, 401, 403, 404, 429, 503))(
-        routes.class_shares
-    )
     for name, told, look in (
         ("contract", ContractOut, routes.contract),
         ("shadows", ShadowsOut, routes.shadows),
@@ -267,14 +263,6 @@ class _Routes:
             )
 
         return await self._gate.run(count, batch="labels")
-
-    async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
-        """Estimate the class shares of a version's predictions without labels, and whether they moved."""
-        self._check_known(model, version)
-        if window not in WINDOWS:
-            raise HTTPException(400, f"a window is one of {', '.join(WINDOWS)}")
-        work = functools.partial(self._watch.class_shares, (model, version), window)
-        return JSONResponse((await self._looks.run(work)).as_dict())
 
     async def contract(self, model: str, version: str) -> Response:
         """The state of each clause of a version's contract; none where it has none."""

@@ -21,9 +21,7 @@ from calib_serve.monitor import (
     Number,
     Watch,
     Window,
-    auroc,
     duration,
-    expected_accuracy,
     rate_changes,
     source_gaps,
 )
@@ -42,7 +40,7 @@ from calib_serve.report import (
     reliability_diagram,
     table_of_tests,
 )
-from calib_serve.web.promises import clause_card, shadow_table, shadows_say
+from calib_serve.web.promises import contract_table, shadows_say
 from calib_serve.web.status import Status, drift, gap, status_of
 
 _OTHERS = "others"
@@ -123,7 +121,6 @@ def _rendered(watch: Watch, asked: _Look) -> str:
         return status_of(verdict, incidents=own, clauses=states, checks=checks)
 
     shadows = watch.shadow_states(chosen) if watched else []
-    shares_say, shares = _class_shares(watch, chosen, looked.name)
     until, more = _timing(watch, looked)
     steps = _steps(looked, look.segment)
     of = watch.ledger.database
@@ -151,12 +148,9 @@ def _rendered(watch: Watch, asked: _Look) -> str:
             curve=Markup(ece_by_time(steps, marks)),  # noqa: S704
             # For screens on which the whole width would make its text too small.
             narrow=Markup(ece_by_time(steps, marks, narrow=True)),  # noqa: S704
-            clauses=[clause_card(one, names) for one in clauses],
+            clauses=contract_table(clauses, names),
             shadows=shadows_say(shadows),
-            shadow_table=shadow_table(shadows),
             incidents=_incidents(incidents),
-            shares_say=shares_say,
-            shares=shares,
             segments=_slices(looked, "segment", "Segment", look),
             classes=_slices(looked, "class", "Class", look, names),
             sources=_sources(looked),
@@ -193,10 +187,10 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
 def _timing(watch: Watch, window: Window) -> tuple[str, str]:
     """The end of the shown time, and a note on predictions that are too young."""
     if window.provisional:
-        delays = watch.delays(window.version)
-        known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
+        at = watch.delays(window.version).known_at
+        known = f", as it seems on {when(at)}" if math.isfinite(at) else ""
         return "Provisional: labels may still come.", (
-            f"Wrong predictions may be told sooner than right ones. {delays.says} "
+            "Wrong predictions may be told sooner than right ones. "
             f"Numbers are mature once the longest usual delay has been seen{known}, or by --maturity."
         )
     until = f"Until {when(window.until)}"
@@ -267,7 +261,7 @@ def _bins(e: Estimates) -> Table:
 
 def _numbers(shown: _Shown, reference: Bins | None) -> Table:
     """Every other number, with its meaning."""
-    e, expected = shown.found, expected_accuracy(shown.sums)
+    e = shown.found
     served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
     shift = psi(served, reference.count) if reference else math.nan
     rows = [
@@ -277,15 +271,7 @@ def _numbers(shown: _Shown, reference: Bins | None) -> Table:
         ("Debiased ECE", percent(e.debiased_ece.value), _ends(e.debiased_ece), "less what chance shows"),
         ("Coverage", percent(e.coverage, 0), "", "of predictions lie where there are enough labels"),
         ("Labels drawn evenly", count(e.effective), "", "that would tell as much"),
-        ("Refinement AUROC", decimals(auroc(shown.sums.feedback)), "", "right above wrong, by confidence"),
-        ("Brier", decimals(e.brier.value), "", "of the top class; smaller is better"),
         ("Confidence PSI", decimals(shift), "", "against the reference; above 0.2 is a shift"),
-        (
-            "Expected accuracy",
-            percent(expected.accuracy),
-            f"± {percent(2 * expected.standard_error)}",
-            "without labels, while calibrated",
-        ),
     ]
     return Table("Numbers", ("Number", "Value", "95 % interval", "Meaning"), rows)
 
@@ -409,27 +395,6 @@ def _cells(shown: _Shown) -> list[Cell]:
         Cell(percent(e.coverage, 0)),
         Cell(shown.verdict.headline, style=f"text {shown.verdict.level}"),
     ]
-
-
-def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Table]:
-    """The class shares of the whole version, not of the segment in view; the most moved ones."""
-    heads = ("Class", "Calibration set", "Now", "Accuracy to expect", "Accuracy by labels")
-    if version not in watch.models:
-        return "", Table("Class shares", heads, ())
-    found = watch.class_shares(version, window)
-    moved = sorted(found.classes, key=lambda one: -abs(one.share - one.old))[:20]
-    rows = [
-        [
-            Cell(one.name),
-            Cell(percent(one.old)),
-            Cell(percent(one.share), span(one.low, one.high)),
-            Cell(percent(one.expected)),
-            Cell(percent(one.labelled.value), _ends(one.labelled)),
-        ]
-        for one in found.classes
-        if one in moved and found.kind != "other"
-    ]
-    return found.says, Table("Class shares", heads, rows)
 
 
 def _sources(window: Window) -> Table:

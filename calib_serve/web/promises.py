@@ -1,171 +1,56 @@
-"""Contracts and shadows on the page: promises and error budgets as bars of SVG."""
+"""Contracts and shadows on the page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from markupsafe import Markup
-
-from calib_serve.core.names import as_duration
-from calib_serve.core.text import UNKNOWN, count, percent, signed_points, span, when
+from calib_serve.core.text import UNKNOWN, count, percent, span, when
 from calib_serve.monitor import ClauseState, ShadowState, duration
-from calib_serve.report import WIDE, Cell, Fact, Said, Table, picture
+from calib_serve.report import Cell, Said, Table
 
-_EDGE = 6.0
+_BURNS = ("1h", "6h", "3d")  # of which alerts are
 
 _WORDS: Mapping[str, tuple[str, str]] = {
     "kept": ("Kept", "calibrated"),
     "broken": ("Broken", "off"),
     "unknown": ("Not yet known", "too_little"),
 }
-"""(word, level of its banner) of each state."""
+"""(word, level) of each state."""
 
-_OF: Mapping[str, str] = {
-    "act": "are right of what is acted on",
-    "calibration": "is the error, less noise",
-    "coverage": "are as sure as that",
-}
-
-_VERDICTS: Mapping[str, tuple[str, str]] = {
-    "better": ("Better", "calibrated"),
-    "no worse": ("No worse", "calibrated"),
-    "worse": ("Worse", "off"),
-    "unknown": ("Not yet known", "too_little"),
+_LEVELS: Mapping[str, str] = {
+    "better": "calibrated",
+    "no worse": "calibrated",
+    "worse": "off",
+    "unknown": "too_little",
 }
 
 
 def digits(one: ClauseState) -> int:
     """Count the digits of percent that tell promised errors apart: 1 for 98 %, 3 for 99.99 %."""
-    clause = one.clause
-    allowed = clause.promise if clause.kind == "calibration" else 1 - clause.promise
-    return max(math.ceil(-math.log10(allowed) - 1e-9) - 1, 1)
+    return max(math.ceil(-math.log10(1 - one.clause.promise) - 1e-9) - 1, 1)
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """Maps shares in [low, high] to the drawing."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, *shares: float, least: float) -> _Scale:
-        known = [one for one in shares if math.isfinite(one)]
-        span = max(max(known) - min(known), least)
-        return cls(max(min(known) - 0.25 * span, 0.0), min(max(known) + 0.25 * span, 1.0))
-
-    def x(self, share: float) -> float:
-        inside = min(max((share - self.low) / (self.high - self.low), 0.0), 1.0)
-        return round(_EDGE + inside * (WIDE - 2 * _EDGE), 2)
+def contract_table(states: Sequence[ClauseState], class_names: Sequence[str]) -> Table:
+    """A table of the promises and how they stand, for the page."""
+    heads = ("Promise", "State", "Labels", "Right", "At any time, 95 %", "Error budget left")
+    heads += tuple(f"Burn rate {window}" for window in _BURNS)
+    return Table("Contract", heads, [_clause(one, class_names) for one in states])
 
 
-def _promise_bar(one: ClauseState) -> str:
-    """An SVG bar of a value with its confidence sequence, and the promise; shaded where it is kept."""
-    promise, at_most = one.clause.promise, one.clause.kind == "calibration"
-    places = digits(one)
-    scale = _Scale.around(promise, one.value, one.low, one.high, least=2 * 10.0 ** -(places + 1))
-    line, middle = scale.x(promise), (_EDGE + WIDE - _EDGE) / 2
-    kept = (_EDGE, line) if at_most else (line, WIDE - _EDGE)
-    parts = [
-        f'<rect class="floor" x="{kept[0]:g}" y="20" width="{kept[1] - kept[0]:.2f}" height="22"/>',
-        f'<line class="grid" x1="{_EDGE}" x2="{WIDE - _EDGE}" y1="31" y2="31"/>',
-    ]
-    if math.isfinite(one.low) and math.isfinite(one.high):
-        low, high = scale.x(one.low), scale.x(one.high)
-        parts.append(f'<rect class="bar" x="{low}" y="26" width="{max(high - low, 1):.2f}" height="10"/>')
-        parts += [
-            f'<line class="interval after" x1="{x}" x2="{x}" y1="24" y2="38"/>'
-            for x in dict.fromkeys((low, high))
-        ]
-    if math.isfinite(one.value):
-        parts.append(f'<circle class="dot after" cx="{scale.x(one.value)}" cy="31" r="4"/>')
-    anchor = "start" if line < middle else "end"
-    parts += [
-        f'<line class="promise" x1="{line}" x2="{line}" y1="17" y2="44"/>',
-        f'<text class="tick" x="{line}" y="12" text-anchor="{anchor}">{_promised(promise, at_most)}</text>',
-        f'<text class="tick" x="{_EDGE}" y="56">{scale.low:.{places}%}</text>',
-        f'<text class="tick" x="{WIDE - _EDGE}" y="56" text-anchor="end">{scale.high:.{places}%}</text>',
-    ]
-    return picture(_told(one, at_most), 60, parts)
-
-
-def _promised(promise: float, at_most: bool) -> str:
-    return f"promised: {100 * promise:.10g} % or {'less' if at_most else 'more'}"
-
-
-def _told(one: ClauseState, at_most: bool) -> str:
-    told = _promised(one.clause.promise, at_most)
-    if math.isfinite(one.value):
-        told += f"; by labels {one.value:.{digits(one)}%}"
-    if math.isfinite(one.low) and math.isfinite(one.high):
-        told += f"; at any time between {one.low:.{digits(one)}%} and {one.high:.{digits(one)}%}"
-    return told
-
-
-def _budget_bar(left: float) -> str:
-    """An SVG bar of the share of the error budget that is left; empty where it is unknown."""
-    if math.isnan(left):
-        return ""
-    wide = WIDE - 2 * _EDGE
-    parts = [f'<rect class="floor" x="{_EDGE}" y="2" width="{wide}" height="12"/>']
-    if left > 0:
-        parts.append(f'<rect class="left" x="{_EDGE}" y="2" width="{min(left, 1) * wide:.2f}" height="12"/>')
-    else:
-        parts.append(f'<rect class="spent" x="{_EDGE}" y="2" width="{wide}" height="12"/>')
-    told = (
-        f"{left:.0%} of the error budget is left"
-        if left >= 0
-        else f"the error budget is overspent by {-left:.0%}"
-    )
-    return picture(told, 16, parts)
-
-
-class Card(NamedTuple):
-    """A clause as the page shows it; ``bar`` and ``budget`` are SVG."""
-
-    name: str
-    says: str
-    said: Said
-    why: str
-    bar: Markup
-    budget: Markup
-    facts: tuple[Fact, ...]
-    burn: Table
-
-
-def clause_card(one: ClauseState, class_names: Sequence[str]) -> Card:
-    """Make the page's card of a clause."""
+def _clause(one: ClauseState, class_names: Sequence[str]) -> list[Cell]:
     word, level = _WORDS[one.state]
-    since = f" since {when(one.said_at)}" if one.said_at is not None and one.state != "unknown" else ""
-    rates = [
-        (window, _rate(each.rate), _rate(each.low))
-        for window, each in one.burn.items()
-        if math.isfinite(each.rate)
+    since = f"since {when(one.said_at)}" if one.said_at is not None else ""
+    burns = [one.burn[window] for window in _BURNS]
+    return [
+        Cell(one.clause.says(class_names)),
+        Cell(word, one.why or since, style=level),
+        Cell(count(one.labels)),
+        Cell(percent(one.value, digits(one))),
+        Cell(span(one.low, one.high, digits(one))),
+        Cell(_left(one.budget_left), _runs_out(one)),
+        *(Cell(_rate(each.rate), f"at least {_rate(each.low)}" if each.low > 0 else "") for each in burns),
     ]
-    known = _OF[one.clause.kind] if math.isfinite(one.value) else ""
-    return Card(
-        one.clause.name,
-        one.clause.says(class_names),
-        Said(level, f"{word}{since}."),
-        f"{one.why}." if one.why else "",
-        # Numbers alone, no text of users.
-        Markup(_promise_bar(one)),  # noqa: S704
-        Markup(_budget_bar(one.budget_left)),  # noqa: S704
-        (
-            Fact(
-                "Predictions" if one.clause.kind == "coverage" else "Labels",
-                count(one.labels),
-                "counted since this clause is watched",
-            ),
-            Fact(f"Over {as_duration(one.clause.per)}", percent(one.value, digits(one)), known),
-            Fact("At any time", span(one.low, one.high, digits(one)), "since it is watched, with 95 %"),
-            Fact("Budget left", _left(one.budget_left), _runs_out(one)),
-        ),
-        Table("Burn rates", ("Window", "Burn rate", "At least, 95 %"), rates),
-    )
 
 
 def _left(left: float) -> str:
@@ -194,25 +79,4 @@ def _rate(rate: float) -> str:
 
 def shadows_say(states: Sequence[ShadowState]) -> list[Said]:
     """A sentence about each shadow, for the page."""
-    return [Said(_VERDICTS[one.verdict][1], one.says()) for one in states]
-
-
-def shadow_table(states: Sequence[ShadowState]) -> Table:
-    """A table of the shadows' numbers, for the page."""
-    heads = ("Artifact", "Verdict", "Labels", "Gain, with 95 % interval", "Accuracy, points", "Since")
-    return Table("Shadows", heads, [_shadow(one) for one in states])
-
-
-def _shadow(one: ShadowState) -> list[Cell]:
-    word, level = _VERDICTS[one.verdict]
-    known = math.isfinite(one.low) and math.isfinite(one.high)
-    ends = f"{one.low:+.4f} to {one.high:+.4f}" if known else UNKNOWN
-    gain = UNKNOWN if math.isnan(one.gain) else f"{one.gain:+.4f} ({ends})"
-    return [
-        Cell(one.tag),
-        Cell(word, style=level),
-        Cell(count(one.labels)),
-        Cell(gain),
-        Cell(signed_points(one.accuracy_difference, 2)),
-        Cell(when(one.since)),
-    ]
+    return [Said(_LEVELS[one.verdict], one.says()) for one in states]

@@ -216,32 +216,6 @@ class IncidentsOut(BaseModel):
     items: list[IncidentOut]
 
 
-class ClassShareOut(BaseModel):
-    """A class: its share on the calibration set and now, with a 95 % interval; what is not known is null."""
-
-    model_config = ConfigDict(extra="allow")
-
-    calibration: float
-    share: float
-    low: float
-    high: float
-    expected_accuracy: float | None
-    labelled_accuracy: float | None
-
-
-class ClassSharesOut(BaseModel):
-    """Class shares of a window's predictions: the kind is same, moved, other or unknown."""
-
-    model_config = ConfigDict(extra="allow")
-
-    model: str
-    version: str
-    window: str
-    kind: str
-    says: str
-    classes: list[ClassShareOut]
-
-
 class CloseIn(_Given):
     """Who closes an incident, and why."""
 
@@ -338,7 +312,7 @@ class ClauseOut(_Told):
     """A clause of the contract and how it stands: kept, broken or unknown; what is not known is null."""
 
     clause: Annotated[str, Field(description="its name")]
-    kind: Literal["act", "calibration", "coverage"]
+    kind: Literal["act"]
     says: Annotated[str, Field(description="the promise in words")]
     promise: float
     above: Annotated[float, Field(description="the confidence from which it is made")]
@@ -348,7 +322,7 @@ class ClauseOut(_Told):
     state: Literal["kept", "broken", "unknown"]
     said_at: Annotated[float | None, Field(description="since when, seconds since 1970")]
     why: Annotated[str, Field(description="what is missing, where the state is unknown")]
-    labels: Annotated[float, Field(description="or predictions, of a coverage clause")]
+    labels: float
     value: Known
     low: Known
     high: Known

@@ -71,7 +71,7 @@ def of_classes() -> Artifact:
         examples=Examples(LOGITS, PROBS),
         sets=PredictionSets([0.75, 0.5, 0.875], coverage=0.9, score="raps", penalty=0.125, free_ranks=1),
         abstain=Abstain(0.5, risk=0.05, level=0.95),
-        contract=Contract.read(CONTRACT, NAMES),
+        contract=Contract.of(yaml.safe_load(CONTRACT), NAMES),
     )
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.server
 
 TOKENS = {name: f"{name}-has-a-long-token" for name in ("app", "prometheus", "owner")}
 SCOPES = {"app": "predict,label", "prometheus": "scrape", "owner": "predict,label,ids,scrape,admin"}
-GUARDED = ("/", "/metrics", "/v1/incidents", "/v1/class-shares?model=m&version=1", "/v1/shadows")
+GUARDED = ("/", "/metrics", "/v1/incidents", "/v1/contract?model=m&version=1", "/v1/shadows")
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
 ]  # fmt: skip
 POSTS = ["/v1/predictions", "/v1/sums", "/v1/labels", "/v1/incidents/{number}/close", "/v1/versions"]
-GETS = ["/v1/class-shares", "/v1/contract", "/v1/shadows", "/v1/incidents", "/metrics", "/healthz"]
+GETS = ["/v1/contract", "/v1/shadows", "/v1/incidents", "/metrics", "/healthz"]
 
 
 SCOPES = ("predict", "label", "scrape", "admin")

@@ -50,7 +50,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 FIT = "fit s.npz --split cal -o made"
 DECIDE = "decide artifact s.npz --split test -o made"
-PLAN = "contract plan promised --breach 5 --within 7d"
 AROUND = "pack --from x.mar --artifact artifact"
 LINES = [
     (f"{FIT} --model net.pt2 --engine duckdb://d", "--engine"),
@@ -67,9 +66,6 @@ LINES = [
     (f"{DECIDE} --risk 0.5 --per-class", "--per-class"),
     (f"{DECIDE} --coverage 0.9 --level 0.99", "--level"),
     ("contract check promised s.npz --split test --weights w.safetensors", "--weights"),
-    (f"{PLAN} --split test", "--split"),
-    (f"{PLAN} --predictions-per-day 1000", "--predictions-per-day"),
-    (f"{PLAN} --acted-share 0.5", "--acted-share"),
     ("compare s.npz --train-split train", "--train-split"),
     ("compare s.npz --study optimum --methods vector", "--methods"),
     ("compare s.npz --study size --groups patients", "--groups"),

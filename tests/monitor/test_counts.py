@@ -11,7 +11,7 @@ from scipy import stats
 from sizes import NIGHTLY
 
 from calib_serve.core.bins import Bins, bin_index
-from calib_serve.monitor.clause_evidence import Labelled, for_all
+from calib_serve.monitor.contracts.evidence import Labelled, for_all
 from calib_serve.monitor.estimates import estimate, estimated_accuracy, estimated_gap
 from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts.sums import Sums
@@ -52,8 +52,8 @@ def test_with_all_labels_in_every_number_is_the_one_of_numpy_whatever_the_weight
     every = np.ones(len(c), bool)
     sums = sums_of(c, y, every, weight)
     found = estimate(sums, groups=parts_of(c, y, every, weight, group) if grouped else ())
-    told = (found.accuracy.value, found.gap.value, found.ece, found.brier.value, found.confidence)
-    counted = (y.mean(), (c - y).mean(), Bins.tally(c, y).ece(), ((c - y) ** 2).mean(), c.mean())
+    told = (found.accuracy.value, found.gap.value, found.ece, found.confidence)
+    counted = (y.mean(), (c - y).mean(), Bins.tally(c, y).ece(), c.mean())
     assert told == pytest.approx(counted, abs=1e-9)
     assert (found.coverage, found.label_share, found.bounds.unseen, found.worst.unseen) == (1, 1, 0, 0)
     assert found.worst.accuracy == pytest.approx((y.mean(), y.mean()), abs=1e-9)
@@ -76,7 +76,7 @@ def test_with_all_labels_in_intervals_and_verdict_are_those_of_plain_sampling(st
         estimate(sums_of(c, y, every, w), groups=parts_of(c, y, every, w, group) if grouped else ())
         for w in (weight, plain)
     )
-    for name in ("accuracy", "gap", "brier", "debiased_ece"):
+    for name in ("accuracy", "gap", "debiased_ece"):
         assert astuple(getattr(found, name)) == pytest.approx(astuple(getattr(alone, name)), abs=1e-6)
     assert (found.noise_floor, found.effective) == pytest.approx(
         (alone.noise_floor, alone.effective), rel=1e-6, nan_ok=True
@@ -186,7 +186,7 @@ def test_an_accuracy_that_moves_with_the_weights_inside_a_bin_is_estimated_witho
 def test_labels_under_a_clause_bet_alike_once_all_are_in_whatever_they_were_asked_for():
     rng = np.random.default_rng(3)
     c, y, weight = rng.random(300), rng.integers(0, 2, 300) * 1.0, 1 / rng.uniform(0.02, 1, 300)
-    rows = Labelled(c, y, weight, bin_index(c, bins=BINS), np.zeros(300, np.int64))
+    rows = Labelled(y, weight, bin_index(c, bins=BINS), np.zeros(300, np.int64))
     asked = rng.random(300) < 0.5
     assert for_all(sums_of(c, y, np.ones(300, bool), weight), rows) == pytest.approx(np.ones(300))
     some = for_all(sums_of(c, y, asked, weight), rows.part(asked))

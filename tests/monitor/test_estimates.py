@@ -52,7 +52,7 @@ def standing_for(served, weight):
 def test_numbers_are_those_of_plain_arithmetic_over_the_labels(seed):
     c, y, asked, weight = drawn(seed, 20_000, rate=queue, gap=0.05)
     found = live(c, y, asked, weight, least=10)
-    index, served, gap, accuracy, brier, variance, brier_variance = bin_of(c), 0, 0, 0, 0, 0, 0
+    index, served, gap, accuracy, variance = bin_of(c), 0, 0, 0, 0
     ece, floor, of_all, means = 0, 0, 0, []
     for b in range(BINS):
         mine = asked & (index == b)
@@ -66,27 +66,21 @@ def test_numbers_are_those_of_plain_arithmetic_over_the_labels(seed):
         of_all += size
         ece += size * abs(mean)
         floor += size * math.sqrt(2 / math.pi * (w**2 * (c * (1 - c))[mine]).sum()) / w.sum()
-        means.append((counts, mean, (w * r**2).sum() / w.sum()))
+        means.append((counts, mean))
         served += counts
         gap += counts * mean
         accuracy += counts * ((c[index == b] if covered else c[mine]).mean() - mean)
-        brier += counts * (w * r**2).sum() / w.sum()
         noise = (w**2 * (c * (1 - c))[mine]).sum()
         n = w.sum() ** 2 / (w**2).sum()
         seen, said = (w**2 * (r - mean) ** 2).sum() / (w**2).sum(), noise / (w**2).sum()
         # As if labels of a calibrated model that surprises twice had come too.
         one = max(seen + said / n, (n * seen + 2) / (n + 2 / said))
         variance += counts**2 * one / n
-        score = r**2 - (w * r**2).sum() / w.sum()
-        brier_variance += counts**2 * (w**2 * score**2).sum() / w.sum() ** 2
-    for counts, mean, squared in means:  # it is chance as well how many fall into each bin
+    for counts, mean in means:  # it is chance as well how many fall into each bin
         variance += served * counts * (mean - gap / served) ** 2 / len(c)
-        brier_variance += served * counts * (squared - brier / served) ** 2 / len(c)
     assert found.gap.value == pytest.approx(gap / served, rel=1e-9)
     assert found.accuracy.value == pytest.approx(accuracy / served, rel=1e-9)
-    assert found.brier.value == pytest.approx(brier / served, rel=1e-9)
     assert found.gap.se == pytest.approx(math.sqrt(variance) / served, rel=1e-9)
-    assert found.brier.se == pytest.approx(math.sqrt(brier_variance) / served, rel=0.05)
     assert found.ece == pytest.approx(ece / of_all, rel=1e-9)
     assert found.noise_floor == pytest.approx(floor / of_all, rel=1e-4)
     assert found.coverage == pytest.approx(served / len(c), rel=1e-12)
@@ -221,7 +215,7 @@ def test_more_labels_than_predictions_and_huge_weights_stay_sane():
         Sums.labelled([0.0, 1.0] * 10, [0, 1] * 10),
     ):
         found = estimate(sums)
-        for number in (found.accuracy, found.brier, found.debiased_ece):
+        for number in (found.accuracy, found.debiased_ece):
             assert 0 <= number.low <= number.value <= number.high <= 1
         assert -1 <= found.gap.low <= found.gap.value <= found.gap.high <= 1
         assert found.gap.se > 0

@@ -36,6 +36,8 @@ def alike(found: object, told: object) -> bool:
 
 def test_ledger_and_states_go_on_where_they_were(host: Host) -> None:
     counted, told = host.told["counted"], host.told
+    for said_of in (told["before"], told["after"]):
+        del said_of["clauses"]["calibration"]  # of a kind that is watched no more
     with host.watch() as watch:
         assert watch.ledger.check() == []
         assert send(watch, counted, [0] * len(counted)) == ["duplicate"] * len(counted)

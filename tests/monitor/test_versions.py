@@ -160,15 +160,15 @@ def test_after_a_day_they_are_lost_and_that_is_counted(url: str) -> None:
         now[0] += 0.9 * DAY
         watch.predictions([ServedPrediction(*V, 1, 0.9)])
         now[0] += 0.2 * DAY
-        watch.give_up_held()
+        watch.waiting.give_up()
         assert watch.counts.errors["held"] == 1
-        watch.give_up_held()
+        watch.waiting.give_up()
         assert watch.counts.errors["held"] == 1
         watch.register_version(V, {"classes": 3})
         assert served(watch) == (1, 0)
 
 
-# --- a file or folder ------------------------------------------------------------------------------------
+# --- a list -----------------------------------------------------------------------------------------------
 
 
 def test_a_list_is_followed_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
@@ -191,15 +191,13 @@ def test_a_list_is_followed_and_a_broken_one_changes_nothing(tmp_path: Path) -> 
         assert served(watch) == (1, 1)
 
 
-def test_a_folder_of_artifacts_is_followed(tmp_path: Path) -> None:
-    artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
-    artifact.save(tmp_path / "artifacts" / "m" / "1")
-    with Watch.open({}, keyring=RING, ledger=tmp_path / "l.db", follow=tmp_path / "artifacts") as watch:
-        assert set(watch.models) == {("m", "1")}
-        artifact.save(tmp_path / "next")
-        (tmp_path / "next").rename(tmp_path / "artifacts" / "m" / "2")
-        watch.refresh_versions()
-        assert set(watch.models) == {("m", "1"), V}
+def test_a_list_may_name_artifacts(tmp_path: Path) -> None:
+    folder = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3).save(tmp_path / "a")
+    path = tmp_path / "versions.json"
+    path.write_text(json.dumps([{"name": "m", "version": "1", "artifact": str(folder)}]))
+    assert FollowedVersions(path).current()["m", "1"].classes.count == 3
+    with pytest.raises(InputError, match="cannot be read"):
+        FollowedVersions(folder)
 
 
 def test_a_version_that_is_given_and_followed_otherwise_is_said(url: str, tmp_path: Path) -> None:

@@ -62,8 +62,6 @@ def watch(folder: Path) -> None:
     from calib_serve.artifact import Clause, Contract
     from calib_serve.core.bins import Bins
     from calib_serve.ledger import Ledger
-    from calib_serve.metrics.confusion import Confusion
-    from calib_serve.monitor.priors import LabelledBefore
     from calib_serve.monitor.versions import Watched
     from calib_serve.monitor.watch import Watch
     from calib_serve.receipts import Keyring, Shadow
@@ -72,10 +70,8 @@ def watch(folder: Path) -> None:
     from calib_serve.web.exporter import export
 
     ledger = Ledger(folder / "watch.db")
-    labels = [0] * 300 + [1] * 300 + [2] * 300
-    contract = Contract((Clause("act", 0.9, above=0.5), Clause("coverage", 0.9, above=0.9)))
-    before = LabelledBefore(Confusion.tally(labels, CONFIDENCES * 300, labels, classes=3))
-    watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), before, contract)
+    contract = Contract((Clause("act", 0.9, above=0.5),))
+    watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), contract)
     models = {(MODEL, VERSION): watched, (MODEL, "2"): Watched(Classes(3))}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
     shadow = Shadow(1, 0.99, b"\x0a\x1b\x2c\x3d")

@@ -22,7 +22,7 @@ from live_server import (
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.contracts import contract_states
+from calib_serve.monitor.contracts.states import contract_states
 from calib_serve.monitor.shadow import shadow_states
 from calib_serve.monitor.windows import Maturity
 from calib_serve.receipts import shadow_tag

@@ -20,7 +20,6 @@ CALLS = {
     ("GET", "/metrics"): {"scrape"},
     ("GET", "/"): {"scrape", "admin"},
     ("GET", "/v1/incidents"): {"scrape", "admin"},
-    ("GET", "/v1/class-shares?model=m&version=1"): {"scrape", "admin"},
     ("GET", "/v1/contract?model=m&version=1"): {"scrape", "admin"},
     ("GET", "/v1/shadows?model=m&version=1"): {"scrape", "admin"},
     ("POST", "/v1/incidents/1/close"): {"admin"},

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from real_watch import RING, talk_to
-from scipy.stats import beta
 
 from calib_serve.artifact import Artifact, Contract, LogitMap
 from calib_serve.monitor.watch import Watch
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.store
 
 
 def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compares(tmp_path: Path) -> None:
-    text = "contract: 1\nact: {above: 0.9, accuracy: 0.98}\ncoverage: {above: 0.9, at_least: 0.5}"
+    text = "contract: 1\nact: {above: 0.9, accuracy: 0.98}\nclasses: {2: {act: {above: 0.5, accuracy: 0.5}}}"
     artifact = Artifact(
         (LogitMap.temperature(1.5),), method="temperature", classes=3, contract=Contract.read(text)
     )
@@ -30,10 +29,8 @@ def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compa
     ):
         none = client.get("/v1/contract?model=m&version=1").json()["clauses"]
         gone = [client.get(f"/v1/{what}?model=m&version=2").status_code for what in ("contract", "shadows")]
-        unsure = 0
         for _ in range(4):
             confidence = rng.choice([0.6, 0.95], 500)
-            unsure += int((confidence < 0.9).sum())
             # Of those that are acted on 90 % are right, and the shadow knows it.
             wrong = rng.random(500) < np.where(confidence > 0.9, 0.1, 0.4)
             items = [
@@ -43,7 +40,7 @@ def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compa
             receipts = watch.predictions(items)
             watch.labels([{"receipt": r, "label": int(w)} for r, w in zip(receipts, wrong, strict=True)])
             watch.feed.tick()
-        act, coverage = client.get("/v1/contract?model=m&version=1").json()["clauses"]
+        act, of_class = client.get("/v1/contract?model=m&version=1").json()["clauses"]
         (shadow,) = client.get("/v1/shadows?model=m&version=1").json()["shadows"]
         page, metrics = client.get("/").text, client.get("/metrics").text
     assert gone == [404, 404]
@@ -51,12 +48,10 @@ def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compa
     assert {one[name] for one in none for name in ("value", "low", "budget_left", "said_at")} == {None}
     assert (act["state"], act["low"] < 0.9 < act["high"] < 0.98) == ("broken", True)
     assert act["budget_left"] == pytest.approx(1 - (1 - act["value"]) / 0.02)
-    assert coverage["state"] == "unknown"
-    assert "too few predictions" in coverage["why"]
-    low = beta.ppf(0.025, unsure, 2000 - unsure + 1) / 0.5  # Clopper and Pearson 1934
-    assert coverage["burn"]["1h"] == pytest.approx({"rate": unsure / 2000 / 0.5, "low": low})
+    assert (of_class["state"], of_class["burn"]["1h"]) == ("unknown", {"rate": None, "low": None})
     assert (shadow["tag"], shadow["labels"]) == ("0123abcd", 2000)
-    assert "<strong>Broken since " in page
-    assert "<strong>Not yet known.</strong> too few predictions to be sure." in page
+    assert "Broken<" in page
+    assert "<small>since 2" in page
+    assert "<small>no label that is mature is of it</small>" in page
     assert shadow["says"] in page
     assert 'calib_contract_state{clause="act",model="m",version="1"} -1.0' in metrics

@@ -195,32 +195,8 @@ class DecideOptions(ScoresOptions, PromiseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContractOptions(Interval, Resampled):
+class ContractOptions(Interval, Seeded):
     """Options of ``check_contract``."""
 
     segments: Any = None
     """The segment of each sample, an npy file of text."""
-    predictions_per_day: float | None = None
-    """Predictions a day, to say how likely a promise is kept over one window."""
-
-    def _check(self) -> None:
-        if self.predictions_per_day is not None:
-            check_positive("predictions_per_day", self.predictions_per_day)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions(Seeded):
-    """Options of ``plan_contract``."""
-
-    power: Annotated[float, PYTHON] = 0.9
-    """How surely a breach is noticed by then."""
-    kept: Annotated[int, PYTHON] = 10_000
-    """Labels that came before the breach, while the promise was kept."""
-    predictions_per_day: float | None = None
-    """Predictions a day, to say which share of them to label."""
-
-    def _check(self) -> None:
-        check(0 < self.power < 1, "power", f"must lie between 0 and 1, got {self.power:g}; 0.9 means 90 %")
-        check(self.kept >= 0, "kept", f"must be 0 or more, got {self.kept}")
-        if self.predictions_per_day is not None:
-            check_positive("predictions_per_day", self.predictions_per_day)

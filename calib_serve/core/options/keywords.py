@@ -122,15 +122,7 @@ class AuditKeywords(TypedDict, total=False):
 
 class ContractKeywords(SeededKeywords, total=False):
     level: float
-    predictions_per_day: float | None
-    replicates: int
     segments: Any
-
-
-class PlanKeywords(SeededKeywords, total=False):
-    kept: int
-    power: float
-    predictions_per_day: float | None
 
 
 class RefitKeywords(SeededKeywords, ScoresKeywords, total=False):

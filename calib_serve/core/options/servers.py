@@ -48,7 +48,7 @@ class WatchOptions(SampleOptions, DriftOptions):
     ledger: Any = "ledger.db"
     """Where labels are counted: a file, or postgresql://HOST/DATABASE."""
     follow: Path | None = None
-    """More versions, looked for while running: a list, or a folder of NAME/VERSION."""
+    """A list of more versions, a file that is looked at while running."""
     maturity: Any = "auto"
     """Age at which labels are in: auto, or such as 30m, 6h, 7d; or 0."""
     ttl_days: float = 30

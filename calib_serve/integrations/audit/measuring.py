@@ -424,7 +424,7 @@ class Measured:
         of_labelled = {rate: bins.accuracy(), **{name: getattr(bins, name)() for name in errors}}
         of_labelled |= {"brier": self.brier}
         estimated = {rate: found.accuracy, "gap": found.gap}
-        estimated |= {"debiased_ece": found.debiased_ece, "brier": found.brier}
+        estimated["debiased_ece"] = found.debiased_ece
         return {
             "by": dict(self.by),
             "since": _iso(self.since),

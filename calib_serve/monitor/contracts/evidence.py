@@ -1,0 +1,180 @@
+"""The evidence about a clause of a contract: bets on its labels, which stand for all predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Clause
+from calib_serve.core.arrays import Floats
+from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.monitor._bin_gaps import standing
+from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
+from calib_serve.receipts import Sums
+
+ALPHA = 0.05
+"""The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
+
+_FORMAT = 1
+
+
+class Labelled(NamedTuple):
+    """Labels (n,) under a clause: right or not, weight, bin and group (0: no group).
+
+    Weights make them stand for all that was predicted; their mean over all labels is 1.
+    """
+
+    correct: Floats
+    weight: Floats
+    bin: NDArray[np.intp]
+    group: NDArray[np.int64]
+
+    def part(self, of: NDArray[np.bool_]) -> Labelled:
+        """The labels that ``of`` (n,) says."""
+        return Labelled(self.correct[of], self.weight[of], self.bin[of], self.group[of])
+
+
+@dataclass(frozen=True, eq=False)
+class ClauseEvidence:
+    """The evidence about a clause.
+
+    ``mean`` is of what is wrong beyond the promise, weighed by up to 1: ``heaviest`` is the largest weight so
+    far, and ``units`` the sum of those that were bet on. ``broken_at`` and ``kept_at``: when that was first
+    known, seconds since 1970.
+    """
+
+    clause: Clause
+    labels: int = 0
+    against: Evidence = Evidence.none()  # noqa: RUF009 - frozen
+    mean: MeanBets = MeanBets()  # noqa: RUF009
+    heaviest: float = 0.0
+    units: float = 0.0
+    broken_at: float | None = None
+    kept_at: float | None = None
+
+    def after(self, rows: Labelled, *, now: float, unlabelled: float = 0.0) -> ClauseEvidence:
+        """The evidence after more labels.
+
+        ``unlabelled``: the share of predictions in bins without a label. Whatever these are is left open: so
+        much worse must the others be than promised.
+        """
+        promise, against = self.clause.promise, self.against
+        least = (promise - unlabelled) / max(1 - unlabelled, 1e-9)
+        if least > 0:
+            payoffs, scale = share_bets(rows.correct, least)
+            payoffs, weights = _units(payoffs, rows.weight, rows.group)
+            against = against.after(payoffs, scale, weights=weights)
+        heaviest = np.maximum.accumulate(np.append(self.heaviest, rows.weight))
+        weight = rows.weight / np.maximum(heaviest[1:], 1e-300)
+        worse, scales = _units(promise - rows.correct, weight, rows.group)
+        found = replace(
+            self,
+            labels=self.labels + len(rows.correct),
+            against=against,
+            mean=self.mean.seen((worse * scales).clip(-1, 1)),
+            heaviest=float(heaviest[-1]),
+            units=self.units + float(scales.sum()),
+        )
+        kept = found.bounds(unlabelled)[0] > promise
+        return replace(
+            found,
+            broken_at=found.broken_at or (now if against.peak >= -math.log(ALPHA) else None),
+            kept_at=(found.kept_at or now) if kept else None,
+        )
+
+    def bounds(self, unlabelled: float = 0.0) -> tuple[float, float]:
+        """Bound the accuracy since the clause is watched; NaN before any label.
+
+        Every label so far is in it alike. ``unlabelled`` as in ``after``.
+        """
+        if not self.labels:
+            return math.nan, math.nan
+        scale = self.units / self.mean.count if self.units else 1.0
+        low, high = (end / scale for end in self.mean.interval(alpha=ALPHA))
+        told, promise = 1 - unlabelled, self.clause.promise
+        return max(promise - high, 0.0) * told, min(promise - low, 1.0) * told + unlabelled
+
+    def state(self, *, bins: int) -> dict[str, Any]:
+        """As plain values for JSON, which ``restored`` reads back; ``bins`` of confidence."""
+        return {
+            "format": _FORMAT,
+            **{one.name: getattr(self, one.name) for one in fields(self) if one.name != "clause"},
+            "against": [_text(v) for v in self.against.flat()],
+            "mean": [self.mean.count, self.mean.up.tolist(), self.mean.down.tolist()],
+            # Of kinds of clauses that are gone: 0.4.0 on the same ledger looks for them.
+            "off": [0.0] * bins,
+            "by_bin": [],
+        }
+
+    @classmethod
+    def restored(cls, clause: Clause, state: Mapping[str, Any]) -> ClauseEvidence:
+        """Rebuild the evidence of this clause from a kept state; InputError for any other state.
+
+        LedgerError where a newer program wrote it, which goes on with it after an upgrade.
+        """
+        try:
+            if (found := int(state["format"])) > _FORMAT:
+                raise LedgerError(f"evidence about a clause {of_a_newer(found, reads=_FORMAT)}")
+            if found != _FORMAT:
+                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
+            labels, heaviest, units = int(state["labels"]), float(state["heaviest"]), float(state["units"])
+            if not all(0 <= number < math.inf for number in (labels, heaviest, units)):
+                raise InputError("these are no sums")
+            broken_at, kept_at = (
+                None if (at := state[name]) is None else float(at) for name in ("broken_at", "kept_at")
+            )
+            against = Evidence.from_flat([float(v) for v in state["against"]])
+            count, up, down = state["mean"]
+            mean = MeanBets(float(count), np.asarray(up, np.float64), np.asarray(down, np.float64))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InputError(f"it is damaged ({error!r})") from error
+        return cls(clause, labels, against, mean, heaviest, units, broken_at, kept_at)
+
+
+def _text(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)  # JSON knows no infinity
+
+
+def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """The units of a bet: labels, or the means of labels of one group, which may be dependent.
+
+    Returns numbers in the range of the given ones, and the weight of each, which is known before any outcome.
+    """
+    if not groups.any():
+        return numbers, weights
+    lone = np.flatnonzero(groups == 0)
+    names = groups.copy()
+    names[lone] = -1 - np.arange(len(lone))
+    _, first, place, count = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    bound = np.zeros(len(count))
+    np.maximum.at(bound, place, weights)
+    mean = np.bincount(place, weights * numbers) / count / np.maximum(bound, 1e-300)
+    # A mean of many equal numbers may round to a little beyond them, and no bet could take it.
+    return mean[order].clip(numbers.min(), numbers.max()), bound[order]
+
+
+def for_all(sums: Sums, rows: Labelled) -> Floats:
+    """The weights (n,) by which these labels stand for all predictions; their mean over all labels is 1.
+
+    Bins are weighed by the predictions served in them, where these are counted; ``standing`` says how labels
+    stand for those of their bin.
+    """
+    labels, served = sums.labels, sums["calib_feedback_weight_total"]
+    if sums.predictions.any():
+        served = np.where(labels > 0, np.maximum(sums.predictions, labels), 0.0)
+    alone, by_weight = standing(sums, served, served > 0)
+    mean = labels.sum() / served.sum() if served.sum() else 1.0
+    found: Floats = mean * (alone[rows.bin] + by_weight[rows.bin] * rows.weight)
+    return found
+
+
+def unlabelled(sums: Sums) -> float:
+    """The share of predictions in bins without a label; 0 where predictions are not counted."""
+    served = sums.predictions
+    return float(served[sums.labels == 0].sum() / served.sum()) if served.any() else 0.0

@@ -1,0 +1,210 @@
+"""Contracts in production: each promise is kept, broken or not yet known, at every moment.
+
+Labels come in the order of their predictions and once each. A promise that holds for every prediction, given
+those before, is said to be broken with a chance of at most ``ALPHA``, however often it is looked at.
+
+A promise of 98 % may be wrong in 2 %: that is the error budget of what is acted on in the clause's time. The
+burn rate is how many times faster than that errors are made (Beyer et al., The Site Reliability Workbook,
+chapter 5); at a rate of 1 the budget is spent when the time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from calib_serve.artifact import Clause, Contract
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import InputError
+from calib_serve.core.names import as_duration
+from calib_serve.ledger import LabelRecord, Ledger, note_recovery
+from calib_serve.monitor.contracts.evidence import ClauseEvidence, Labelled, for_all, unlabelled
+from calib_serve.monitor.estimates import estimated_accuracy
+from calib_serve.monitor.windows import Maturity, Window, read_windows
+from calib_serve.receipts import DAY, Key, Sums, Version
+
+log = logging.getLogger(__name__)
+
+BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21_600.0, "3d": 3 * DAY}
+"""The windows that have a burn rate, in seconds; the clause's own time comes to them."""
+
+_KIND = "clause"
+_NOW = ("6h", "3d")  # the window whose rate says when the budget runs out: the first that has one
+
+
+@dataclass(frozen=True)
+class Burn:
+    """A burn rate, and the lower end of its 95 % interval; NaN where labels do not tell it."""
+
+    rate: float
+    low: float
+
+
+@dataclass(frozen=True)
+class ClauseState:
+    """The state of one clause: kept, broken or unknown, with its numbers.
+
+    NaN: not known.
+
+    Args:
+        clause: Promise that the state is of.
+        state: "broken" once there is evidence that it does not hold, which is wrong of a kept promise with a
+            chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown".
+        said_at: Since when, in seconds since 1970.
+        labels: Number of labels that speak of it.
+        value: Accuracy over the clause's time, estimated.
+        low: Lower bound of the same since it is watched; both are right at all times at once with 95 %.
+        high: Upper bound.
+        budget_left: Share of the error budget that is left: 1 untouched, 0 spent, below that overspent.
+        burn: Burn rate of each window.
+        runs_out: Seconds until the budget is spent at the rate of the latest hours; infinite where it lasts.
+        why: Reason for "unknown".
+    """
+
+    clause: Clause
+    state: Literal["kept", "broken", "unknown"]
+    said_at: float | None
+    labels: float
+    value: float
+    low: float
+    high: float
+    budget_left: float
+    burn: Mapping[str, Burn]
+    runs_out: float
+    why: str
+
+
+def contract_states(
+    ledger: Ledger, version: Version, contract: Contract, *, maturity: Maturity, now: float
+) -> list[ClauseState]:
+    """The states of the clauses, in order. Raises LedgerError where the ledger cannot be read."""
+    clauses = contract.watched
+    evidence, damaged = _kept_evidence(ledger, version, clauses)
+    for clause, error in damaged.items():
+        log.error("%s %s: what was known of the clause %r begins anew: %s", *version, clause.name, error)
+    sums = ledger.slices("clause", version=version)
+    lengths = {**BURN_WINDOWS, **{as_duration(one.per): one.per for one in clauses}}
+    windows = read_windows(ledger, version, lengths, maturity=maturity, now=now, lengths=lengths)
+    return [
+        _state(evidence[one], _sums_of(one, sums, version, ledger.bins), windows, maturity) for one in clauses
+    ]
+
+
+def _state(
+    evidence: ClauseEvidence, sums: Sums, windows: Mapping[str, Window], maturity: Maturity
+) -> ClauseState:
+    clause, own = evidence.clause, as_duration(evidence.clause.per)
+    wrong = {name: _wrong_share(clause, windows[name]) for name in (*BURN_WINDOWS, own)}
+    allowed = 1 - clause.promise
+    burn = {name: Burn(one.rate / allowed, one.low / allowed) for name, one in wrong.items()}
+    low, high = evidence.bounds(unlabelled(sums))
+    known: Literal["kept", "broken", "unknown"] = "kept" if evidence.kept_at else "unknown"
+    return ClauseState(
+        clause,
+        "broken" if evidence.broken_at else known,
+        evidence.broken_at or evidence.kept_at,
+        float(evidence.labels),
+        1 - wrong[own].rate,
+        low,
+        high,
+        1 - wrong[own].rate / allowed,
+        burn,
+        _runs_out(clause, burn, own),
+        "" if evidence.broken_at or evidence.kept_at else _why(evidence.labels, maturity),
+    )
+
+
+def _wrong_share(clause: Clause, window: Window) -> Burn:
+    """Estimate the share of the window that breaks the clause, with its lower end; NaN if unknown."""
+    sums = _sums_of(clause, window.slices, window.version, window.bins)
+    if not sums.labels.any():
+        return Burn(math.nan, math.nan)
+    accuracy = estimated_accuracy(sums)
+    return Burn(1 - accuracy.value, max(1 - accuracy.high, 0.0))
+
+
+def _sums_of(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> Sums:
+    return slices.get(Key(*version, clause.id, "clause"), Sums.zeros(bins))
+
+
+def _runs_out(clause: Clause, burn: Mapping[str, Burn], own: str) -> float:
+    """Estimate the seconds until the budget is spent, if the present rate goes on."""
+    so_far = burn[own].rate
+    rate = next((burn[name].rate for name in _NOW if math.isfinite(burn[name].rate)), math.nan)
+    if math.isnan(so_far) or math.isnan(rate):
+        return math.nan
+    if so_far >= 1:
+        return 0.0
+    return clause.per * (1 - so_far) / (rate - so_far) if rate > 1 else math.inf
+
+
+def _why(labels: int, maturity: Maturity) -> str:
+    if labels:
+        return f"{labels} labels are too few to be sure"
+    if not maturity.known:
+        return "how late labels come is not known yet"
+    return "no label that is mature is of it"
+
+
+class ContractFollower:
+    """A follower of the drift feed; its evidence lies in the ledger, so that each label counts once.
+
+    ``contracts`` by version, which may be set anew; versions without one are passed over.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self.contracts = ledger, dict[Version, Contract]()
+
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
+        """Count labels, in the order of their predictions, in the transaction that takes them out."""
+        contract = self.contracts.get(version)
+        if contract is None or not contract.watched or not rows:
+            return
+        ledger = self._ledger
+        evidence, damaged = _kept_evidence(ledger, version, contract.watched)
+        for clause, error in damaged.items():
+            what = f"what was known of the clause {clause.name!r}"
+            note_recovery(ledger, version, what, error, now=now)
+        slices, labels = ledger.slices("clause", version=version), _labelled(rows, bins=ledger.bins)
+        for clause in contract.watched:
+            sums, key = _sums_of(clause, slices, version, ledger.bins), Key(*version, clause.id, "clause")
+            mine = labels.part(np.array([key in row.slices for row in rows], np.bool_))
+            after = evidence[clause].after(
+                mine._replace(weight=for_all(sums, mine)), now=now, unlabelled=unlabelled(sums)
+            )
+            kept = json.dumps(after.state(bins=ledger.bins)).encode()
+            ledger.keep(_KIND, version, clause.id, kept, now=now)
+
+
+def _kept_evidence(
+    ledger: Ledger, version: Version, clauses: Sequence[Clause]
+) -> tuple[dict[Clause, ClauseEvidence], dict[Clause, Exception]]:
+    """Read the evidence about these clauses, empty for new ones; and the errors of damaged evidence.
+
+    LedgerError where a newer program wrote it.
+    """
+    kept = {state.name: state.value for state in ledger.states(_KIND, version)}
+    found, damaged = {}, dict[Clause, Exception]()
+    for clause in clauses:
+        found[clause] = ClauseEvidence(clause)
+        if clause.id in kept:
+            try:
+                found[clause] = ClauseEvidence.restored(clause, json.loads(kept[clause.id]))
+            except (InputError, ValueError, RecursionError) as error:  # as of ``read_kept``
+                damaged[clause] = error
+    return found, damaged
+
+
+def _labelled(rows: Sequence[LabelRecord], *, bins: int) -> Labelled:
+    return Labelled(
+        np.array([row.correct for row in rows], np.float64),
+        np.array([1 / row.inclusion for row in rows], np.float64),
+        bin_index([row.confidence for row in rows], bins=bins),
+        np.array([row.group for row in rows], np.int64),
+    )
