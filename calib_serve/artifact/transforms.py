@@ -12,7 +12,7 @@ from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import import_object
 
-_ELSE = "such a model wants its own preprocess: calib-serve pack --handler"
+_ELSE = "such a model wants its own preprocess: a handler of your own, calib-serve pack --from"
 
 
 def preprocessing_of(given: Any) -> Preprocessing:

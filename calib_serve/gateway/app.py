@@ -371,9 +371,9 @@ def open_gateway(
         **keywords: Fields of ``GatewayOptions``, of which ``upstream`` and ``output`` are needed:
             ``allowed_hosts``, ``grpc_port``, ``grpc_upstream``, ``host``, ``keyring``, ``label_budget``,
             ``ledger``, ``log_format``, ``max_connections``, ``max_megabytes``, ``max_versions``,
-            ``max_waiting``, ``port``, ``request_seconds``, ``root_path``, ``runbooks``, ``samples``,
-            ``scores``, ``shadow``, ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``trust_headers``,
-            ``watch``, ``watch_token_file``.
+            ``max_waiting``, ``port``, ``request_seconds``, ``root_path``, ``runbooks``,
+            ``scores``, ``shadow``, ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``,
+            ``trust_headers``, ``watch``, ``watch_token_file``.
 
     Raises:
         InputError: For models and options that do not fit together.
@@ -399,13 +399,7 @@ def open_gateway(
         watch = options.watch
         if options.ledger is not None:
             watch = opened.enter_context(
-                Watch.open(
-                    models,
-                    keyring=ring,
-                    ledger=options.ledger,
-                    samples=options.samples,
-                    label_budget=options.label_budget,
-                )
+                Watch.open(models, keyring=ring, ledger=options.ledger, label_budget=options.label_budget)
             )
         found, reporters = [], list[Reporter]()
         opened.callback(Reporter.close_all, reporters)

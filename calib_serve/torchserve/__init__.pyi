@@ -2,7 +2,6 @@
 
 from calib_serve.torchserve.archive._archive import read_archive as read_archive
 from calib_serve.torchserve.archive._archive import staged as staged
-from calib_serve.torchserve.archive._contents import Batching as Batching
 from calib_serve.torchserve.archive._contents import artifact_of as artifact_of
 from calib_serve.torchserve.archive._contents import check_class_mapping as check_class_mapping
 from calib_serve.torchserve.archive._contents import is_calibrated as is_calibrated

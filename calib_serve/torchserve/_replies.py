@@ -79,37 +79,30 @@ def reply_tensor(name: str, datatype: str, values: Any) -> Tensor:
     return Tensor(name, datatype, np.array(values, object) if datatype == "BYTES" else np.asarray(values))
 
 
-def columns(
-    options: ModelOptions, artifact: Artifact, *, reply: Callable[[Any], str] | None = None
-) -> Columns:
-    """List the output columns of a model, by its ``options``, its artifact, and this host's settings.
-
-    ``reply``: the JSON of a handler with replies of its own, which stands for all but the receipts.
-    """
+def columns(options: ModelOptions, artifact: Artifact) -> Columns:
+    """List the output columns of a model, by its ``options``, its artifact, and this host's settings."""
     made = dict[str, Callable[[Sequence[Any]], Tensor]]()
 
     def column(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
         made[name] = lambda found: reply_tensor(name, datatype, [value(one) for one in found])
 
     names, labels = artifact.class_names, artifact.is_multilabel
-    if reply is not None:
-        column("reply", "BYTES", reply)
-    elif labels:
+    if labels:
         column("predicted", "BOOL", lambda one: one.probabilities >= options.threshold)
     else:
         column("predicted", "INT64", lambda one: one.predicted)
         column("confidence", "FP64", lambda one: one.confidence)
         if names:
             column("label", "BYTES", lambda one: names[one.predicted])
-    if reply is None and options.probabilities:
+    if options.probabilities:
         column("probabilities", "FP64", lambda one: one.probabilities)
-    if reply is None and artifact.sets is not None:
+    if artifact.sets is not None:
         column("set", "BOOL", lambda one: _insides(one.decisions, artifact.classes))
-    if reply is None and (artifact.abstain is not None or options.abstain_below is not None):
+    if artifact.abstain is not None or options.abstain_below is not None:
         column("abstain", "BOOL", lambda one: one.decisions.abstain)
-    if reply is None and artifact.contract is not None and artifact.contract.has_acts:
+    if artifact.contract is not None and artifact.contract.has_acts:
         column("act", "BOOL", lambda one: one.decisions.act)
-    if reply is None and artifact.choice is not None:
+    if artifact.choice is not None:
         column("decision", "BYTES", lambda one: one.decisions.decision)
     if from_environment(KEYRING) is None:
         return made

@@ -326,7 +326,7 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
 
 def _known(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The archive's options; ModelError for an unknown one, such as a typo."""
-    known = {"models", *(one.name for one in fields(FeedbackOptions))} - {"standalone"}
+    known = {"models", *(one.name for one in fields(FeedbackOptions))}
     if unknown := set(config) - known:
         raise ModelError(f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}")
     return config

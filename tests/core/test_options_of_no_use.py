@@ -77,9 +77,8 @@ LINES = [
     ("compare s.npz --study stability --option models=2", "models"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
     ("audit p --labels l --engine postgres://a@b/c --temporary .", "--temporary"),
-    (f"{AROUND} --untried --probe p.jpg", "--probe"),
+    (f"{AROUND} --untried --probe-data d", "--probe-data"),
     (f"{AROUND} --option top=3", "top"),
-    (f"{AROUND} --probe p.jpg --probe-data d", "--probe"),
     ("export monitoring made --token-file t --targets watch=h:1", "token"),
     ("fuse torch m.pt2 artifact -o made --inputs i.npz --input-shape 3", "--input-shape"),
 ]

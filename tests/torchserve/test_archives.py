@@ -25,7 +25,6 @@ def packed(tmp_path: Path) -> Path:
         temperature_artifact(),
         tmp_path,
         name="digits",
-        standalone=True,
         unproven=True,
     )
 
@@ -37,7 +36,6 @@ def test_the_same_inputs_make_the_same_bytes(packed: Path, tmp_path: Path) -> No
         temperature_artifact(),
         tmp_path / "b",
         name="digits",
-        standalone=True,
         unproven=True,
     )
     assert again.read_bytes() == packed.read_bytes()

@@ -24,7 +24,7 @@ from live_server import (
 from sizes import sized
 
 from calib_serve import Bins
-from calib_serve.torchserve import Batching, pack
+from calib_serve.torchserve import pack
 
 pytestmark = pytest.mark.server
 
@@ -35,9 +35,8 @@ DECIDING = deciding(temperature_artifact(), "raps", below=0.3)
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("counted")
-    batching = Batching(workers=2, batch_size=8)
     return register(
-        pack(exported(folder / "net.pt2"), DECIDING, folder, name=MODEL, batching=batching, unproven=True)
+        pack(exported(folder / "net.pt2"), DECIDING, folder, name=MODEL, workers=2, unproven=True)
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from foreign_handlers import FOREIGN, archive, artifact, trial
+from label_handlers import array_files
 from sizes import sized
 
 from calib_serve import Artifact
@@ -65,15 +66,7 @@ def test_a_calibration_that_depends_on_the_kind_of_scores_wants_the_kind_it_was_
     weights = [0.5 + 0.1 * k for k in range(10)]
     vector = Artifact((LogitMap(np.array(weights), np.zeros(10)),), method="vector", classes=10)
     source = archive("softmaxed", tmp_path)
+    how = {"probe_data": array_files(tmp_path), "unproven": True}
     with pytest.raises(FuseError, match="--outputs"):
-        pack_around(source, vector, tmp_path / "out", probe=request_file(tmp_path), unproven=True)
-    assert pack_around(
-        source, vector, tmp_path / "out", outputs="probabilities", probe=request_file(tmp_path), unproven=True
-    )
-
-
-def request_file(folder: Path) -> Path:
-    """A request that the handlers of this zoo answer."""
-    path = folder / "request.json"
-    path.write_text(str([0.1 * k for k in range(16)]))
-    return path
+        pack_around(source, vector, tmp_path / "out", **how)
+    assert pack_around(source, vector, tmp_path / "out", outputs="probabilities", **how)

@@ -6,9 +6,19 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from live_server import Running, exported, inputs, samples, serve, temperature_artifact, total, until
+from live_server import (
+    Running,
+    exported,
+    inputs,
+    rewritten,
+    samples,
+    serve,
+    temperature_artifact,
+    total,
+    until,
+)
 
-from calib_serve.torchserve import Batching, pack, pack_feedback
+from calib_serve.torchserve import pack, pack_feedback
 
 pytestmark = pytest.mark.server
 
@@ -33,36 +43,32 @@ ODD = {
 ECHOING = '''
 import logging
 
-from calib_serve.core.errors import InputError
 from calib_serve.torchserve.classifier import CalibratedClassifier
 
 
 class Handler(CalibratedClassifier):
-    """Fails with the client's own words: by our error, by its own, and by leaving."""
+    """Logs the client's own words, which no handler should do."""
 
-    def preprocess(self, payload):
+    def _read(self, payload):
         if isinstance(payload, dict) and "log" in payload:
-            logging.getLogger().info("got %s", payload["log"])  # what no handler should do
-        if isinstance(payload, dict) and "say" in payload:
-            raise {"ours": InputError, "theirs": KeyError, "exit": SystemExit}[payload["how"]](payload["say"])
-        return super().preprocess(payload)
+            logging.getLogger().info("got %s", payload["log"])
+        return super()._read(payload)
 '''
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("injection")
-    (folder / "echoing.py").write_text(ECHOING)
-    pack(
+    path = pack(
         exported(folder / "net.pt2"),
         temperature_artifact(),
         folder / "store",
         name="digits",
-        handler=folder / "echoing.py",
-        batching=Batching(workers=1, batch_size=4),
+        batch_size=4,
         flush_seconds=0.1,
         unproven=True,
     )
+    rewritten(path, {"calibrated_classifier.py": ECHOING})
     pack_feedback(folder / "store")
     yield from serve(folder / "store", ["digits.mar", "calibration_feedback.mar"], folder / "run")
 
@@ -91,13 +97,6 @@ def test_in_bodies(running: Running, text: str) -> None:
         assert reply.status_code == 400
         as_json = running.predict(None, content=json.dumps([text]).encode(), headers={"content-type": kind})
         assert as_json.status_code == 400
-
-
-@pytest.mark.usefixtures("sound")
-@pytest.mark.parametrize("how", ["ours", "theirs", "exit"])
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
-def test_in_errors_that_a_handler_raises(running: Running, text: str, how: str) -> None:
-    assert running.predict({"say": text, "how": how}).status_code == 400
 
 
 @pytest.mark.usefixtures("sound")

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import torch
 from hostile import MATRIX, npy
-from live_server import Running, exported, network, temperature_artifact
+from live_server import Running, exported, network, temperature_artifact, with_delay
 
-from calib_serve.torchserve import Batching, pack
+from calib_serve.torchserve import pack
 
 pytestmark = pytest.mark.server
 MODEL = "isolated"
-WHOLE_BATCH = Batching(workers=1, batch_size=8, delay=15_000)  # eight at once always share a batch
 
 
 class Overflowing(torch.nn.Module):
@@ -41,9 +40,8 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
     model = exported(folder / "net.pt2", Overflowing(), 1, 4, 4)
     artifact = temperature_artifact(model={"input_shape": [1, 4, 4]})
     how = {"mean": 0, "std": 1, "resize": [4, 4]}
-    return register(
-        pack(model, artifact, folder, name=MODEL, batching=WHOLE_BATCH, pictures=how, unproven=True)
-    )
+    path = pack(model, artifact, folder, name=MODEL, batch_size=8, pictures=how, unproven=True)
+    return register(with_delay(path, 15_000))  # eight at once always share a batch
 
 
 NEIGHBOURS = np.random.default_rng(9).normal(size=(7, 1, 4, 4)).astype(np.float32)

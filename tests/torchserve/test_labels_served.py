@@ -27,7 +27,7 @@ from live_server import CLASSES, Running, exported, inputs, total, until
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
 from sizes import sized
 
-from calib_serve.torchserve import Batching, pack, pack_around
+from calib_serve.torchserve import pack, pack_around
 
 pytestmark = pytest.mark.server
 
@@ -49,9 +49,8 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
             pack_around(
                 archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more, unproven=True
             )
-        batching = Batching(workers=1, batch_size=4)
         net = exported(folder / "ours.pt2", weights(CLASSES))
-        pack(net, labels_artifact(), store, name="ours", batching=batching, top=2, unproven=True)
+        pack(net, labels_artifact(), store, name="ours", batch_size=4, top=2, unproven=True)
     return register(*sorted(store.glob("*.mar")))
 
 

@@ -27,7 +27,7 @@ from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions,
 from sizes import sized
 
 from calib_serve.receipts import group_number
-from calib_serve.torchserve import Batching, pack
+from calib_serve.torchserve import pack
 
 pytestmark = pytest.mark.server
 ENVELOPES = ("", "kserve", "kservev2", "json")
@@ -41,11 +41,7 @@ def running(
     """``counted`` for one test alone."""
     folder = tmp_path_factory.mktemp("protocols")
     model = exported(folder / "net.pt2")
-    archives = [
-        pack(
-            model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100), unproven=True
-        )
-    ]
+    archives = [pack(model, temperature_artifact(), folder, name="counted", unproven=True)]
     return replace(register(*archives, envelope=request.param), model="digits")
 
 

@@ -17,7 +17,7 @@ from calib_serve.models import read_requests
 from calib_serve.torchserve.archive._archive import Archive
 
 
-def prove_model(spec: str, file: Path, artifact: Artifact, asked: PackOptions) -> str:
+def prove_model(file: Path, artifact: Artifact, asked: PackOptions) -> str:
     """Prove a model's file by its hash, or by its scores for the rows to compare it with; say what proves it.
 
     FuseError where they differ, or nothing proves it.
@@ -29,8 +29,8 @@ def prove_model(spec: str, file: Path, artifact: Artifact, asked: PackOptions) -
 
     proof = proof.taking(["inputs"])
     inputs = proof.inputs["inputs"]
-    how: dict[str, Any] = {"input_shape": inputs.shape[1:], "weights": asked.weights, "device": "cpu"}
-    model = load_model(spec, outputs=artifact.model.returned(asked.outputs), **how)
+    how: dict[str, Any] = {"input_shape": inputs.shape[1:], "device": "cpu"}
+    model = load_model(str(file), outputs=artifact.model.returned(asked.outputs), **how)
     return proof.prove(np.asarray(model.logits(inputs), np.float64), file)
 
 

@@ -42,9 +42,7 @@ from calib_serve.torchserve.archive._contents import (
     called,
     check_class_mapping,
     is_calibrated,
-    join_files,
     listed_names,
-    package_files,
     with_section,
 )
 from calib_serve.torchserve.archive._forms import MANIFEST
@@ -96,10 +94,9 @@ def pack_around(
         options: An ``AroundOptions``; keywords replace its fields.
         name: The model's name in TorchServe; by default the old one.
         force: Whether another archive of that name is replaced; ``source`` never is.
-        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``extra``,
-            ``flush_seconds``, ``last_linear``, ``outputs``, ``probe``, ``probe_data``, ``probe_timeout``,
-            ``receipts``, ``seam``, ``standalone``, ``threshold``, ``unproven``, ``untried``, ``version``,
-            ``workers``.
+        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``flush_seconds``,
+            ``last_linear``, ``outputs``, ``probe_data``, ``probe_timeout``, ``receipts``, ``seam``,
+            ``threshold``, ``unproven``, ``untried``, ``version``, ``workers``.
 
     Returns:
         The archive's path.
@@ -121,10 +118,12 @@ def pack_around(
         config_name = str(old.model.get("configFile") or free)
         with old.contents() as kept, staged(out, force=force) as stage:
             kept.pop(config_name, None)
-            files = join_files(kept, _added(found, fitted, asked, seam), asked.extra)
+            added = _added(found, fitted, seam)
+            if lost := [one for one in added if one in kept]:
+                raise FuseError(f"{source} has a file {lost[0]} already, which would be lost; rename it")
             written = write_archive(
                 stage / target.name,
-                {**files, config_name: with_section(config, section.as_dict())},
+                {**kept, **added, config_name: with_section(config, section.as_dict())},
                 name=name,
                 version=version,
                 manifest=old.manifest,
@@ -162,8 +161,7 @@ def _calibrated(
     kind: Outputs | None = _as_fitted("outputs", asked.outputs, None if known.seam is None else known.outputs)
     proof, seam = archive_proof(old, fitted, asked), None
     if not asked.untried:
-        samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
-        samples = samples if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
+        samples = [] if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
         at_once = _number(old, config, "batchSize")
         seam = find_seam(
             found.folder,
@@ -208,16 +206,13 @@ def _calibrated(
     return section, seam
 
 
-def _added(
-    found: ForeignArchive, fitted: Artifact, asked: AroundOptions, seam: Seam | None
-) -> dict[str, Content]:
+def _added(found: ForeignArchive, fitted: Artifact, seam: Seam | None) -> dict[str, Content]:
     """The files of ours in an archive around somebody else's handler."""
     tried = (
         {} if seam is None else {TRIAL: seam.as_request(), SHOWN: json.dumps(seam.shown.as_dict()).encode()}
     )
     return {
         **artifact_files(fitted, found.folder.parent, name=_ARTIFACT),
-        **(package_files("calib_serve.torchserve.wrapped") if asked.standalone else {}),
         **tried,
         _ENTRY: shipped(f"handlers/{_ENTRY}"),
     }
@@ -226,10 +221,7 @@ def _added(
 def _config(old: Archive, asked: AroundOptions) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
     said = {"minWorkers": asked.workers, "maxWorkers": asked.workers, "batchSize": asked.batch_size}
-    given = {key: value for key, value in said.items() if value is not None}
-    if odd := [key for key, value in given.items() if value < 1]:
-        raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
-    return {**old.config, **given}
+    return {**old.config, **{key: value for key, value in said.items() if value is not None}}
 
 
 def _number(old: Archive, config: Mapping[str, Any], key: str) -> int:
