@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,49 +31,33 @@ class ArchiveLook:
         name: Name of the model.
         version: Its version.
         handler: Its file or module.
-        envelope: Of the requests, or None.
-        code: File of an eager model.
-        model_file: Serialized file of the model.
-        sha256: Of the model's file.
+        sha256: Of the model's file, or None.
         calibrated: Whether ``pack_around`` made the archive.
-        batch_size: Most requests of a batch.
         classes: Number of classes.
-        class_names: Names of the classes (K,).
+        class_names: Names of the classes (K,); () where they have none.
         seam: As in ``pack_around``.
         output: As in ``pack_around``.
         outputs: As in ``pack_around``.
-        one_score: Whether a single score is all of a row.
         request: Request that was answered, in words.
-        body: Whether the handler takes it as a body alone, as an envelope passes it on.
-        together: Whether it answers several at once, and each score was its own request's.
-        alone_because: Why not, if so.
+        alone_because: Why it is not asked several at once; "" where each score was its own request's.
         reply: Reply of the handler.
         shows: What replies show of their scores, in words.
-        note: Why the classes have no names, where they have none.
     """
 
     name: str
     version: str
     handler: str
-    envelope: str | None
-    code: str | None
-    model_file: str | None
     sha256: str | None
     calibrated: bool
-    batch_size: int
     classes: int
     class_names: tuple[str, ...]
     seam: str
     output: str
     outputs: Outputs
-    one_score: bool
     request: str
-    body: bool
-    together: bool
     alone_because: str
     reply: Any
     shows: tuple[str, ...]
-    note: str
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -108,34 +93,24 @@ def look_at_archive(
             batch_size=asked.batch_size or 2,
             seconds=asked.probe_timeout,
         )
-        try:
-            names, note = tuple(name for *_, name in found.class_names(where.classes, where.class_names)), ""
-        except ModelError as error:
-            names, note = (), str(error)
-        model = found.archive.model
+        names: tuple[str, ...] = ()
+        with suppress(ModelError):  # what does not name every class names none
+            names = tuple(name for *_, name in found.class_names(where.classes, where.class_names))
         return ArchiveLook(
             name=found.archive.name,
             version=found.archive.version,
             handler=found.handler,
-            envelope=model.get("envelope"),
-            code=model.get("modelFile"),
-            model_file=model.get("serializedFile"),
             sha256=found.sha256,
             calibrated=found.artifact is not None,
-            batch_size=found.batch_size,
             classes=where.classes,
             class_names=names,
             seam=where.place,
             output=where.output,
             outputs=where.kind,
-            one_score=where.columns == 1,
             request=_in_words(where),
-            body=where.bare,
-            together=where.batches,
             alone_because=where.alone_because,
             reply=where.replies[0],
             shows=tuple(shows(where.shown)),
-            note=note,
         )
 
 
@@ -161,8 +136,8 @@ def shows(shown: Readings) -> Iterator[str]:
 
 def _in_words(seam: Seam) -> str:
     request = Request.from_dict(dict(seam.requests[0]))
-    shown = f"{request.content_type}, {len(request.body)} bytes"
-    if request.content_type == "application/octet-stream" or "image" in request.content_type:
-        return shown
-    text = request.body.decode("utf-8", "replace")
-    return f"{shown}: {text if len(text) <= 60 else text[:57] + '...'}"
+    words = f"{request.content_type}, {len(request.body)} bytes"
+    if "json" in request.content_type or "text" in request.content_type:
+        text = request.body.decode("utf-8", "replace")
+        words += f": {text if len(text) <= 60 else text[:57] + '...'}"
+    return words + (", as a body alone (behind an envelope)" if seam.bare else "")

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from calib_serve.core.errors import KeyringError, ModelError, ServerError
+from calib_serve.core.errors import KeyringError, ServerError
 from calib_serve.core.files import GROUP_READS, read_whole, shipped
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.receipts import (
@@ -182,18 +181,10 @@ class Configuration:
         """The folder of the logs."""
         return self.folder / os.environ.get("LOG_LOCATION", "logs")
 
-    def _labelled(self, path: Path) -> list[dict[str, Any]]:
-        try:
-            return labelled_models([path])
-        except ModelError:
-            if path.name in self.models or path.suffix == ".mar":
-                raise
-            return []  # some other folder, which is not served
-
     def write(self) -> None:
         """Write the files that TorchServe and its workers read into ``folder``, made if missing."""
         # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
-        labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
+        labelled = labelled_models(stored_archives(self.store))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(self.text, "utf-8")
         (self.folder / "metrics.yaml").write_text(metrics_file(), "utf-8")

@@ -109,6 +109,11 @@ class ModelOptions(AnswerOptions, Wrapped):
                 "the artifact is of tokens or pixels, and an archive answers with one prediction a sample: "
                 "put it into the model with calib-serve fuse, or take artifact.one_place and a Reporter"
             )
+        if artifact.model_steps and self.kind == "wrapped":
+            raise ModelError(
+                "the artifact changes the model itself, and that of a handler stays as it is: pack the "
+                "model's file (--model), or put the steps into it with calib-serve fuse"
+            )
         if artifact.source_maps is not None and self.kind == "wrapped":
             by = artifact.source_maps.by
             raise ModelError(

@@ -57,7 +57,6 @@ class CalibratedWrapper(CalibratedHandler):
         at_inference = self._passing if self.options.seam == INFERENCE else None
         self._inner = load_handler(self.options.wraps or "", inference=at_inference)
         self._inner.initialize(ctx)
-        self._change_model()
         if self.options.seam == DECLARED:
             calibrate_with(self._passing.declared)
         else:
@@ -190,17 +189,6 @@ class CalibratedWrapper(CalibratedHandler):
         handle = getattr(self._inner.subject, "handle", None)
         index: int | None = getattr(handle, "get_micro_batch_idx", lambda: None)()
         return index
-
-    def _change_model(self) -> None:
-        if steps := self.artifact.model_steps:
-            from calib_serve.fuse import calibrated  # noqa: PLC0415 - only these need torch
-
-            self._inner.subject.model = calibrated(
-                self._inner.subject.model,
-                self.artifact.only(*steps),
-                returns="logits",
-                last_linear=None if self.artifact.head is None else self.options.last_linear,
-            )
 
     def _check(self, folder: Path, ctx: Any) -> None:
         """Ask the handler its trial request from packing; ModelError if the calibration is not reached."""

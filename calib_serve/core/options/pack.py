@@ -39,7 +39,7 @@ class Flushed(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handled(Flushed, LastLayer):
+class Handled(Flushed):
     """Options of every handler of ours."""
 
     threshold: Annotated[float, PYTHON] = 0.5
@@ -53,7 +53,7 @@ class Handled(Flushed, LastLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplyOptions(Checked):
+class ReplyOptions(LastLayer):
     """Options of a packed model's replies, and of its workers' resources."""
 
     abstain_below: Annotated[float | None, PYTHON] = None

@@ -146,10 +146,10 @@ def write_archive(
 
 
 def read_archive(path: Path, *, verify: bool = True) -> Archive:
-    """Read an archive of any form, and check it: safe names, no bomb, hashes as packed.
+    """Read an archive, and check it: safe names, no bomb, hashes as packed.
 
     Args:
-        path: The archive, a file or folder.
+        path: The archive, a .mar.
         verify: Whether to compare the hashes.
 
     Raises:
@@ -171,8 +171,7 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
             if verify and not hashes and SECTION in (config or {}):
                 raise IntegrityError(f"{path} has lost its list of hashes; pack it again")
             # As TorchServe calls a model that has no name or version.
-            stem = path.name.rpartition(".")[0] if ".mar" in path.name else path.name
-            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", stem)
+            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", path.stem)
             version = model.get("modelVersion", "1.0")
             return Archive(path, name, version, manifest, dict(config or {}), names, hashes)
         except (*ZIP_ERRORS, yaml.YAMLError) as error:

@@ -164,8 +164,7 @@ class ClassNames:
 def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
     """The artifact's names, else those of the archive's mapping, if it names each class.
 
-    A name of several classes names none of them. Each of these is called by the identifier that the mapping
-    lists before the name, such as a WordNet id, or as "crane (134)".
+    A name of several classes names none of them: each of these is called as "crane (134)".
     """
     if artifact.class_names:
         return _different([(name,) for name in artifact.class_names])
@@ -226,15 +225,7 @@ def _different(rows: Sequence[Sequence[str]]) -> ClassNames:
     doubled = [name for name, n in count.items() if n > 1]
     if not doubled:
         return ClassNames(tuple(count))
-    first = Counter(row[0] for row in rows)
-    names = [
-        row[-1]
-        if count[row[-1]] == 1
-        else row[0]
-        if first[row[0]] == 1 and row[0] not in count
-        else f"{row[-1]} ({k})"
-        for k, row in enumerate(rows)
-    ]
+    names = [row[-1] if count[row[-1]] == 1 else f"{row[-1]} ({k})" for k, row in enumerate(rows)]
     instead = [name for name, row in zip(names, rows, strict=True) if row[-1] == doubled[0]]
     remark = f"{len(doubled)} names are of several classes, such as {doubled[0]!r}: a label says {instead}"
     if len(set(names)) != len(names):

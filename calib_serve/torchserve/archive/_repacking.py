@@ -95,7 +95,7 @@ def pack_around(
         name: The model's name in TorchServe; by default the old one.
         force: Whether another archive of that name is replaced; ``source`` never is.
         **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``flush_seconds``,
-            ``last_linear``, ``outputs``, ``probe_data``, ``probe_timeout``, ``receipts``, ``seam``,
+            ``outputs``, ``probe_data``, ``probe_timeout``, ``receipts``, ``seam``,
             ``threshold``, ``unproven``, ``untried``, ``version``, ``workers``.
 
     Returns:
@@ -199,7 +199,6 @@ def _calibrated(
         artifact=_ARTIFACT,
         outputs=seam.kind if seam else asked.outputs or known.outputs or "logits",
         threshold=asked.threshold,
-        last_linear=asked.last_linear or known.last_linear,
         flush_seconds=asked.flush_seconds,
     )
     section.check_artifact(fitted)
@@ -464,8 +463,6 @@ def _check_one(
         raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
     if first is not None and not same_format(first, now):
         raise ModelError(f"the reply changes its format, from {first!r:.200} to {now!r:.200}")
-    if artifact.model_steps:  # these change the logits themselves
-        return
     probs = artifact.of_logits(to_logits(row[None], seam.kind))[0]
     served = [float(text) for text in headers["x-calib-confidence"].split(",")]
     wanted = [float(probs.max())]
