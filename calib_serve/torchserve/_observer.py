@@ -182,8 +182,7 @@ class Observer(Recorder):
     def unmatched(self, replies: Sequence[tuple[str, int]]) -> None:
         """Count predictions that go out without a receipt, and check that they are few.
 
-        Args:
-            replies: Of each reply the reason why it has none, or "", and its number of predictions.
+        ``replies``: of each the reason why it has none, or "", and its number of predictions.
         """
         counts = Counter[str]()
         for reason, predictions in replies:

@@ -34,7 +34,6 @@ from calib_serve.torchserve._replies import columns, full_reply, refusal, v2_rep
 from calib_serve.torchserve._requests import (
     Message,
     RequestRows,
-    decode_base64,
     plain_tags,
     read_messages,
     read_request,
@@ -109,13 +108,9 @@ class CalibratedClassifier(CalibratedHandler):
             )
 
     def _asked(self, message: Message) -> RequestRows:
-        request = read_request(message, shape=self.options.input_shape)
         if message.headers.get("explain") == "True":
             return RequestRows(message, refused="this model gives predictions, no explanations")
-        if unknown := sorted(set(request.outputs) - self._columns.keys()):
-            text = f"there is no output {unknown[0][:40]!r}; there are {', '.join(self._columns)}"
-            return RequestRows(message, refused=text)
-        return request
+        return read_request(message, shape=self.options.input_shape)
 
     def _results(self, requests: Sequence[RequestRows]) -> list[list[Result]]:
         """One result a row for each request, or one failure with the reason."""
@@ -146,7 +141,7 @@ class CalibratedClassifier(CalibratedHandler):
         o = self.options
         try:
             return decode(
-                decode_base64(payload),
+                payload,
                 shape=o.input_shape,
                 dtype=o.input_dtype,
                 pictures=o.pictures,
@@ -201,8 +196,7 @@ class CalibratedClassifier(CalibratedHandler):
         form, names = request.message.form, self.artifact.class_names
         who = {"model": self.name, "version": self.version}
         if form == "v2":
-            asked = request.outputs or self._columns
-            outputs = [make(predictions) for name, make in self._columns.items() if name in asked]
+            outputs = [make(predictions) for make in self._columns.values()]
             return v2_reply(request.message, outputs, **who)
         replies = [full_reply(one, self.options, names, **who) for one in predictions]
         return {"predictions": replies} if form == "v1" else replies[0]

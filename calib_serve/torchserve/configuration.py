@@ -27,8 +27,7 @@ from calib_serve.receipts import (
     placed,
     write_host_settings,
 )
-from calib_serve.torchserve.archive._archive import read_archive
-from calib_serve.torchserve.archive._forms import is_archive, stored_archives
+from calib_serve.torchserve.archive._archive import is_archive, read_archive, stored_archives
 from calib_serve.torchserve.archive._packing import labelled_models
 from calib_serve.torchserve.metrics_file import metrics_file, undeclared
 from calib_serve.torchserve.properties import (

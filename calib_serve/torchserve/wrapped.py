@@ -16,11 +16,10 @@ from typing import Any, cast
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Form
 from calib_serve.torchserve._bound import Bond, Passing, Rows
-from calib_serve.torchserve._foreign_replies import MOST_IN_HEADER, in_body, in_headers, in_protocol
 from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import check_file
 from calib_serve.torchserve._predictions import INVALID, AnyPrediction, Failure, LabelsPrediction
-from calib_serve.torchserve._replies import ASKING, columns
+from calib_serve.torchserve._replies import ASKING, MOST_IN_HEADER, columns, in_body, in_headers, in_protocol
 from calib_serve.torchserve._requests import Message, read_messages, tag_of
 from calib_serve.torchserve.declared import DECLARED, calibrate_with
 from calib_serve.torchserve.mar_options import SHOWN, TRIAL

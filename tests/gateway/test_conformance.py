@@ -118,7 +118,6 @@ METHODS = {
     "ServerLive": service_pb2.ServerLiveRequest(),
     "ModelMetadata": service_pb2.ModelMetadataRequest(name="digits"),
     "ModelReady": service_pb2.ModelReadyRequest(name="nothing"),
-    "NoSuchMethod": service_pb2.ServerLiveRequest(),
     "ModelInfer": service_pb2.ModelInferRequest(model_name="other"),
 }
 

@@ -12,7 +12,7 @@ from others_archives import HANDLER, archived
 from calib_serve import load_artifact
 from calib_serve.core.errors import ModelError
 from calib_serve.torchserve import pack_around, read_archive, stored_archives
-from calib_serve.torchserve.archive._forms import MANIFEST
+from calib_serve.torchserve.archive._archive import MANIFEST
 
 pytestmark = pytest.mark.server
 

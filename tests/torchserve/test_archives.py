@@ -13,8 +13,7 @@ from live_server import exported, temperature_artifact
 from calib_serve.core.errors import FuseError, IntegrityError
 from calib_serve.core.files import shipped
 from calib_serve.torchserve import pack
-from calib_serve.torchserve.archive._archive import read_archive, write_archive
-from calib_serve.torchserve.archive._forms import MANIFEST
+from calib_serve.torchserve.archive._archive import MANIFEST, read_archive, write_archive
 from calib_serve.torchserve.metrics_file import metrics_file
 
 

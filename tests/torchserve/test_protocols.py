@@ -98,29 +98,13 @@ def some_receipts(running: Running, n: int = 2) -> list[str]:
     return clients.rest_v1(running, "digits", inputs(n)).receipts
 
 
-def test_labels_come_in_every_protocol(running: Running) -> None:
+def test_labels_come_as_json_and_instances(running: Running) -> None:
     post, name = running.http.post, "calibration_feedback"
     a, b = some_receipts(running)
     items = [{"receipt": a, "label": 3}, {"receipt": b, "label": NAMES[4]}, {"receipt": b, "label": 4}]
     outcomes = clients.checked(post(f"/v1/models/{name}:predict", json={"instances": items}))["predictions"]
     assert [one["accepted"] for one in outcomes] == [True, True, False]
     assert outcomes[2]["reason"] == "duplicate"
-
-    tokens = some_receipts(running)
-    body: dict[str, Any] = {
-        "inputs": [
-            {"name": "receipt", "shape": [2], "datatype": "BYTES", "data": tokens},
-            {"name": "label", "shape": [2, 1], "datatype": "INT64", "data": [[3], [99]]},
-        ]
-    }
-    found = columns(clients.checked(post(f"/v2/models/{name}/infer", json=body)))
-    assert found == {"accepted": [True, False], "reason": ["", "bad_label"]}
-
-    tokens = some_receipts(running)
-    quoted = json.dumps(tokens[1]).encode()  # as a client gets it that takes TorchServe's texts as they are
-    receipts = ("receipt", "BYTES", [2], [tokens[0].encode(), quoted])
-    labels = ("label", "BYTES", [2], [name.encode() for name in NAMES[:2]])
-    assert model_infer(running, name, receipts, labels) == {"accepted": [True, True], "reason": ["", ""]}
 
     tokens = some_receipts(running)
     lines = b"\n".join(json.dumps({"receipt": token, "label": 1}).encode() for token in tokens)
@@ -151,7 +135,8 @@ def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running
     found = model_infer(running, "digits", ("x", "FP32", [1, WIDTH], []), ("y", "INT64", [1], [1]))
     assert "raw_input_contents" in found["error"][0]  # what clients send that TorchServe does not pass on
     assert model_infer(running, "digits")["code"] == [400]
-    assert model_infer(running, "calibration_feedback", ("label", "INT64", [1], [1]))["code"] == [400]
+    found = model_infer(running, "calibration_feedback", ("label", "INT64", [1], [1]))
+    assert (found["code"], "as JSON" in found["error"][0]) == ([400], True)
 
 
 @pytest.mark.parametrize("running", ["kserve"], indirect=True)

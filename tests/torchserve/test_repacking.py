@@ -16,8 +16,7 @@ from live_server import temperature_artifact
 from others_archives import archived
 
 from calib_serve.torchserve import read_archive, recalibrated, remarks
-from calib_serve.torchserve.archive._archive import CONFIG
-from calib_serve.torchserve.archive._forms import MANIFEST
+from calib_serve.torchserve.archive._archive import CONFIG, MANIFEST
 
 pytestmark = pytest.mark.server
 

@@ -13,7 +13,7 @@ from foreign_handlers import Foreign, archive, own
 from live_server import until
 
 from calib_serve.core.errors import ModelError
-from calib_serve.torchserve.archive_look import look_at_archive
+from calib_serve.torchserve.foreign import look_at_archive
 
 pytestmark = pytest.mark.server
 

@@ -14,8 +14,7 @@ import yaml
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.scores import LABELS
-from calib_serve.torchserve.archive._archive import Archive, read_archive, scratch
-from calib_serve.torchserve.archive._forms import is_archive, opened
+from calib_serve.torchserve.archive._archive import Archive, is_archive, opened, read_archive, scratch
 from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
 
 SHADOW = "shadow"

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from calib_serve.artifact import Artifact, Preprocessing
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256, shipped
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.data import ProofOptions
 from calib_serve.core.options.pack import AnswerOptions, FeedbackOptions, PackOptions
+from calib_serve.fuse import required_proof
 from calib_serve.models import is_torchscript, warn_of_torchscript
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
@@ -33,7 +36,6 @@ from calib_serve.torchserve.archive._contents import (
     shadow_files,
     with_section,
 )
-from calib_serve.torchserve.archive._proof import prove_model
 from calib_serve.torchserve.mar_options import Kind, ModelOptions
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def pack(
     if not sizes:
         raise FuseError("the artifact does not say what the model takes; give --input-shape (input_shape=)")
     shape = tuple(None if size is None or int(size) < 0 else int(size) for size in sizes)
-    proof = prove_model(path, fitted, asked)
+    proof = _proof(path, fitted, asked)
     with scratch() as folder:
         # A worker has no onnx to edit graphs with: the head goes in here.
         served = _fused_head(path, fitted, folder, asked) if kind == "onnx" else path
@@ -143,6 +145,23 @@ def _kind_of(model: str | Path) -> Kind:
     if path.suffix == ".pt2":
         return "exported"
     raise FuseError(f"{path} is not .pt2, .onnx or TorchScript; write it to a .pt2 by torch.export")
+
+
+def _proof(file: Path, artifact: Artifact, asked: PackOptions) -> str:
+    """Prove a model's file by its hash, or by its scores for the rows to compare it with; say what proves it.
+
+    FuseError where they differ, or nothing proves it.
+    """
+    proof = required_proof(artifact, lambda: sha256(file), file, asked, asked.inputs)
+    if isinstance(proof, str):
+        return proof
+    from calib_serve.models import load_model  # noqa: PLC0415 - which brings torch
+
+    proof = proof.taking(["inputs"])
+    inputs = proof.inputs["inputs"]
+    how: dict[str, Any] = {"input_shape": inputs.shape[1:], "device": "cpu"}
+    model = load_model(str(file), outputs=artifact.model.returned(asked.outputs), **how)
+    return proof.prove(np.asarray(model.logits(inputs), np.float64), file)
 
 
 def _fused_head(path: Path, artifact: Artifact, folder: Path, asked: PackOptions) -> Path:

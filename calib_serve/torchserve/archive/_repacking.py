@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,17 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError, OptionError
 from calib_serve.core.files import sha256, shipped
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
 from calib_serve.fit import Progress, stage
-from calib_serve.fuse import Against, change_to_fitted, check_multilabel
+from calib_serve.fuse import Against, change_to_fitted, check_multilabel, required_proof
 from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import Outputs, class_count, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
     HASHES,
+    MANIFEST,
     Archive,
     Content,
     new_file,
@@ -45,8 +46,6 @@ from calib_serve.torchserve.archive._contents import (
     listed_names,
     with_section,
 )
-from calib_serve.torchserve.archive._forms import MANIFEST
-from calib_serve.torchserve.archive._proof import archive_proof
 from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
 from calib_serve.torchserve.seam._handler import INFERENCE
 from calib_serve.torchserve.seam._requests import Request, alternatives
@@ -159,7 +158,7 @@ def _calibrated(
     output = _as_fitted("output", asked.output, known.output)
     # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
     kind: Outputs | None = _as_fitted("outputs", asked.outputs, None if known.seam is None else known.outputs)
-    proof, seam = archive_proof(old, fitted, asked), None
+    proof, seam = _proof(old, fitted, asked), None
     if not asked.untried:
         samples = [] if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
         at_once = _number(old, config, "batchSize")
@@ -203,6 +202,18 @@ def _calibrated(
     )
     section.check_artifact(fitted)
     return section, seam
+
+
+def _proof(archive: Archive, artifact: Artifact, asked: AroundOptions) -> Against | str:
+    """The scores to compare those of the samples in probe_data with, or the words for an archive's proof."""
+    inputs = None
+    if asked.against is not None:
+        if asked.probe_data is None:
+            raise OptionError("against", "is of the samples in probe_data, and none are given")
+        requests = read_requests(asked.probe_data)
+        inputs = {"inputs": np.arange(len(requests)) if requests.rows is None else requests.rows}
+    # Rows that a fit kept are of a model's inputs, and not of requests.
+    return required_proof(replace(artifact, kept=None), archive.digest, archive.path, asked, inputs)
 
 
 def _added(found: ForeignArchive, fitted: Artifact, seam: Seam | None) -> dict[str, Content]:
