@@ -175,12 +175,6 @@ def test_a_token_of_a_watch_is_for_a_watch_elsewhere() -> None:
         GatewayOptions(upstream="http://x", output=["logits"], ledger="l.db", watch_token_file="token")
 
 
-def test_versions_beyond_the_most_share_one_series(server: Recording, model: str, tmp_path: Path) -> None:
-    models = [model, model.replace("digits", "letters")]
-    with gateway(tmp_path, server.url, "--output", "logits", "--max-versions", "1", models=models) as running:
-        assert sum("other" in labels for labels in running.series("calib_predictions_total")) > 0
-
-
 def test_what_waits_is_counted_at_the_end_and_a_kill_loses_no_label(
     server: Recording, model: str, tmp_path: Path
 ) -> None:

@@ -122,12 +122,6 @@ def rewritten(path: Path, files: Mapping[str, str]) -> Path:
         return write_archive(path, {**kept, **named}, **facts)
 
 
-def with_delay(path: Path, milliseconds: int) -> Path:
-    """An archive whose requests wait so long for others of their batch."""
-    config = {**read_archive(path).config, "maxBatchDelay": milliseconds}
-    return rewritten(path, {"model-config.yaml": json.dumps(config)})
-
-
 def foreign(store: Path, name: str, code: str, config: str = "") -> Path:
     """An archive with the handler ``code``, as its user packs it: without this package."""
     model = {"modelName": name, "handler": f"{name}_handler.py", "modelVersion": "1.0"}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import pytest
 from live_server import (
@@ -120,6 +123,39 @@ def test_in_labels_and_receipts(running: Running, text: str) -> None:
     )
     assert lines.status_code == 400 or lines.json()["accepted"] == 0
     assert total(running.server.scrape(), "calib_feedback_total") == before
+
+
+ODD_HEADERS = (
+    b"\xff\xfe\x80",
+    b"\xe2\x80\xa8[METRICS]x",
+    b"\xc2\x85[METRICS]x",
+    b"a" * 7000,
+    b"\xf0\x9f\x90\x88",
+    b"\xed\xa0\x80",
+    b"\t",
+    b'"; drop',
+)
+
+
+@pytest.mark.usefixtures("sound")
+def test_in_headers(running: Running) -> None:
+    where = urlsplit(running.server.inference)
+    token = running.server.tokens.inference
+
+    def send(value: bytes) -> bytes:
+        with socket.create_connection((where.hostname, where.port), timeout=60) as raw:
+            raw.sendall(
+                b"POST /predictions/digits HTTP/1.1\r\nHost: h\r\n"
+                + f"Content-Type: application/json\r\nAuthorization: Bearer {token}\r\n".encode()
+                + b"X-Odd: "
+                + value
+                + b"\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]"
+            )
+            return raw.recv(100)
+
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(send, ODD_HEADERS))
+    assert all(reply.startswith(b"HTTP/1.1 400") for reply in replies)
 
 
 @pytest.mark.last

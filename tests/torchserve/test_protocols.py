@@ -20,8 +20,6 @@ from live_server import (
     inputs,
     network,
     temperature_artifact,
-    total,
-    until,
 )
 from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, v2_body
 from sizes import sized
@@ -82,18 +80,6 @@ def test_every_row_has_its_probabilities_and_a_receipt_that_counts_once(
     assert [running.label(items).json()["accepted"] for _ in range(2)] == [requests * rows, 0]
 
 
-def test_each_prediction_and_each_label_is_counted_once(running: Running) -> None:
-    def counted() -> list[float]:
-        names = ("calib_predictions_total", "calib_feedback_total")
-        return [total(running.server.scrape(), name, model="counted") for name in names]
-
-    answers = [ask(running, "counted", inputs(3, seed=1)) for ask in CLIENTS]
-    tokens = [token for answer in answers for token in answer.receipts]
-    assert running.label([{"receipt": token, "label": 1} for token in tokens]).json()["refused"] == 0
-    until(lambda: min(counted()) >= len(tokens))
-    assert counted() == [len(tokens)] * 2
-
-
 def some_receipts(running: Running, n: int = 2) -> list[str]:
     return clients.rest_v1(running, "digits", inputs(n)).receipts
 
@@ -110,22 +96,6 @@ def test_labels_come_as_json_and_instances(running: Running) -> None:
     lines = b"\n".join(json.dumps({"receipt": token, "label": 1}).encode() for token in tokens)
     assert predictions(running, name, data=lines)["accepted"] == 2
     clients.checked(post(f"/predictions/{name}", json={"receipt": some_receipts(running)[0], "label": 3}))
-
-
-def test_what_is_wrong_with_one_instance_is_said_and_costs_its_own_request_alone(running: Running) -> None:
-    good, bad = inputs(3).tolist(), inputs(3).tolist()
-    bad[1] = bad[1][:4]
-
-    def post(rows: list[Any]) -> Any:
-        return running.http.post("/v1/models/digits:predict", json={"instances": rows})
-
-    with ThreadPoolExecutor(4) as pool:
-        first, second, third, empty = pool.map(post, [good, bad, good, []])
-    assert [one.status_code for one in (first, second, third, empty)] == [200, 400, 200, 400]
-    assert second.json()["error"].startswith("instance 1: one input is of shape (16), got (4,)")
-    assert "1 to 1000 instances" in empty.json()["error"]
-    for reply in (first, third):
-        check(running, "digits", clients.of_replies(reply.json()["predictions"]), inputs(3))
 
 
 def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running: Running) -> None:
