@@ -38,7 +38,7 @@ from cifar import ResNet
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
 from calib_serve.receipts.environment import KEYRING
-from calib_serve.torchserve import Batching, pack
+from calib_serve.torchserve import pack
 from calib_serve.torchserve.archive._archive import write_archive
 from calib_serve.torchserve.properties import Ports
 from calib_serve.torchserve.server import Server
@@ -80,20 +80,19 @@ def archives(folder: Path, name: str, batch_size: int) -> list[str]:
     artifact = Artifact(
         (LogitMap.temperature(1.5),), method="temperature", classes=10, model={"input_shape": list(shape)}
     )
-    batching = Batching(workers=1, batch_size=batch_size, delay=2)
     model = folder / f"{name}.pt"
     pack(
         model,
         artifact,
         folder,
         name=f"{name}_calibrated_{batch_size}",
-        batching=batching,
+        batch_size=batch_size,
         threads=1,
         top=0,
         unproven=True,
     )
     (folder / "bare.py").write_text(BARE)
-    config = f"minWorkers: 1\nmaxWorkers: 1\nbatchSize: {batch_size}\nmaxBatchDelay: 2\n".encode()
+    config = f"minWorkers: 1\nmaxWorkers: 1\nbatchSize: {batch_size}\nmaxBatchDelay: 5\n".encode()
     bare = f"{name}_bare_{batch_size}"
     files = {"bare.py": folder / "bare.py", "model.pt": model, "model-config.yaml": config}
     write_archive(
@@ -221,7 +220,9 @@ def main() -> None:
                 Keyring.new().save(folder / "run" / "keyring.json")
                 bare, ours = (inside(folder, file, SHAPES[name], batch_size) for file in files)
                 within = {"bare_in_worker": bare, "calibrated_in_worker": ours}
-                with Server(folder, files, folder=folder / "run", ports=Ports.free()) as server:
+                with Server(
+                    folder, files, folder=folder / "run", settings=Ports.free().as_properties()
+                ) as server:
                     for connections in (1, 8):
                         names = [file.removesuffix(".mar") for file in files]
                         row = compare(server, names, SHAPES[name], connections, args)

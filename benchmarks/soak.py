@@ -25,7 +25,7 @@ import torch
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.torchserve import Batching, pack, pack_feedback
+from calib_serve.torchserve import pack, pack_feedback
 from calib_serve.torchserve.properties import Ports
 from calib_serve.torchserve.server import Server
 
@@ -91,7 +91,7 @@ def main() -> None:
             artifact,
             folder,
             name="digits",
-            batching=Batching(workers=2),
+            workers=2,
             threads=1,
             unproven=True,
         )
@@ -100,7 +100,7 @@ def main() -> None:
         run.mkdir()
         Keyring.new().save(run / "keyring.json")
         models = ["digits.mar", "calibration_feedback.mar"]
-        with Server(folder, models, folder=run, ports=Ports.free()) as server:
+        with Server(folder, models, folder=run, settings=Ports.free().as_properties()) as server:
             result = soak(server, run, args.seconds)
     peers.save("soak", result, args)
     print(json.dumps({k: v for k, v in result.items() if k != "samples"}, indent=2))

@@ -21,7 +21,6 @@ from calib_serve.app import COMMANDS
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, OptionError
 from calib_serve.core.options.base import PYTHON, SCHEMA, check
 from calib_serve.core.options.data import SplitData
-from calib_serve.core.options.servers import ServeOptions, variable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -191,9 +190,8 @@ def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[li
 def _check_variables(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Raise InputError for a variable with this command's prefix that names no option."""
     prefix = f"{_PREFIX}{'_'.join(commands).upper()}_"
-    own = {variable(field.name) for field in fields(ServeOptions)}  # of TorchServe's workers: LABEL_BUDGET
-    for name in sorted(name for name in os.environ if name.startswith(prefix) and name not in own):
-        if _OF_KUBERNETES.search(name):
+    for name in sorted(name for name in os.environ if name.startswith(prefix)):
+        if _OF_KUBERNETES.search(name) or name == "CALIB_SERVE_LABEL_BUDGET":  # of TorchServe's workers
             continue
         try:
             arguments.match(name.removeprefix(prefix), transform=_of_variable, delimiter="_")

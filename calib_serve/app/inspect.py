@@ -95,24 +95,17 @@ def _look(asked: _Asked, output: Json) -> None:
 
 def _facts(look: "ArchiveLook") -> list[tuple[str, str]]:
     of = "labels, of which any may be true" if look.outputs.startswith("label_") else "classes"
-    one_of_two = look.one_score and look.classes == 2
-    scores = "one score for two classes" if one_of_two else f"{look.classes} {of}"
     shown = ", ".join(look.class_names[:5]) + (", ..." if len(look.class_names) > 5 else "")
-    model = " and ".join(file for file in (look.code, look.model_file) if file)
     reply = json.dumps(look.reply)
     facts = [
         ("handler", look.handler + (", inside a calibration" if look.calibrated else "")),
-        ("envelope", look.envelope or ""),
-        ("model", model or "no model file in the manifest"),
-        ("sha256", look.sha256 or ""),
-        ("classes", f"{look.classes}" + (f": {shown}" if shown else ", without names")),
+        ("sha256", look.sha256 or "no model file in the manifest"),
+        ("passes", f"{look.outputs}, {look.classes} {of}" + (f": {shown}" if shown else ", without names")),
         ("seam", look.seam + (f", in its {look.output}" if look.output else "")),
-        ("passes", f"{look.outputs}, {scores}"),
-        ("request", look.request + (", as a body alone (behind an envelope)" if look.body else "")),
+        ("request", look.request),
         ("reply", reply if len(reply) <= 80 else f"{reply[:77]}..."),
-        ("in batches", "each score is its own request's" if look.together else look.alone_because),
         ("reply shows", "\n".join(look.shows)),
-        ("note", look.note),
+        ("in batches", look.alone_because or "each score is its own request's"),
     ]
     return [(fact, value) for fact, value in facts if value]
 

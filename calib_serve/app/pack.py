@@ -14,24 +14,24 @@ from calib_serve.core.options.base import check, fields_of
 from calib_serve.core.options.pack import (
     AnswerOptions,
     ArchivePack,
-    Batched,
     FeedbackPack,
     Handled,
     ModelPack,
     Packed,
+    Wrapped,
 )
 
 app = command(
     "pack",
     "calib-serve pack --model model.pt2 --artifact artifact --name digits\n"
-    "calib-serve pack --from served.mar --artifact artifact --probe request.json\n"
+    "calib-serve pack --from served.mar --artifact artifact --probe-data requests\n"
     "calib-serve pack --feedback --for model_store/digits.mar",
     details="--model packs NAME.mar; --from puts a calibrated NAME-VERSION.mar beside the old archive, which "
     "stays as it is; --feedback packs the model that labels are sent to. Equal inputs give equal bytes.",
 )
 
 # Options of the other archives that one of feedback has, too.
-_OF_FEEDBACK = ("feedback", "name", "version", "standalone", "option")
+_OF_FEEDBACK = ("feedback", "name", "version", "option")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class _What:
     """Options of the contents of an archive."""
 
     model: str | None = None
-    """A .pt2, ONNX or TorchScript file, or module:factory."""
+    """A .pt2, ONNX or TorchScript file."""
     from_: Path | None = None
     """An archive that is served already (.mar, folder), to be calibrated as it is."""
     feedback: bool = False
@@ -49,15 +49,20 @@ class _What:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(Packed, Batched):
+class _Options(Packed):
     """Options of packing."""
 
     name: str | None = None
     """What the model is called in URLs; with --from the old name if not given."""
     option: list[str] = field(default_factory=list)
-    """A setting in the archive's model-config.yaml, KEY=VALUE: of --model top=3, probabilities=false,
-    threads=4, abstain_below=0.5, max_pixels=1000000 or allow_cpu_fallback=true; also of --from, for labels
-    threshold=0.4; of --feedback, as of the watch, maturity=6h, ttl_days=30, arl, tolerance or block."""
+    """A setting of the archive, KEY=VALUE: workers=2; of --model top=3, probabilities=false, threads=4,
+    abstain_below=0.5 or max_pixels=1000000; of --from receipts=body; for labels threshold=0.4; of --feedback,
+    as of the watch, maturity=6h, ttl_days=30, arl, tolerance or block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Around(Handled, Wrapped):
+    """Settings of an archive of --from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +161,6 @@ def _feedback(options: _Options, of_feedback: _OfFeedback, store: _Store) -> Pat
         return pack_feedback(
             stage,
             archives=of_feedback.for_,
-            standalone=options.standalone,
             **given,
             **_settings(options, FeedbackPack),
         )
@@ -171,28 +175,22 @@ def _around(what: _What, options: _Options, of_archive: ArchivePack, store: _Sto
         store.out,
         name=options.name,
         force=store.force,
-        **{**fields_of(Packed, options), **_settings(options, Handled)},
-        **fields_of(Batched, options),
+        **{**fields_of(Packed, options), **_settings(options, _Around)},
         **fields_of(ArchivePack, of_archive),
     )
 
 
 def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) -> Path:
-    from calib_serve.torchserve import Batching, check_class_mapping, pack, read_archive, staged
+    from calib_serve.torchserve import check_class_mapping, pack, read_archive, staged
 
     if not options.name:
         raise InputError("give the model a name: --name NAME")
-    batching = {
-        "workers": options.workers,
-        "batch_size": options.batch_size,
-    }
     with staged(store.out, force=store.force) as stage:
         path = pack(
             str(what.model),
             str(what.artifact),
             stage,
             name=options.name,
-            batching=Batching(**{name: value for name, value in batching.items() if value is not None}),
             pictures=preprocessing(of_model.pictures),
             **{
                 **fields_of(Packed, options),

@@ -94,22 +94,14 @@ class _Promotion(Checked):
 
     folder: Path = Path("serving")
     """Where the server runs: its config.properties and tokens."""
-    ledger: str = ""
-    """Where its labels are counted; by default as its server was told, or CALIB_SERVE_LEDGER says."""
-    unless_worse: bool = False
-    """Promote on the verdict "no worse", too."""
     unproven: bool = False
     """Promote whatever labels say."""
     back: str = ""
     """Go back to the version of this model before its last promotion."""
-    yes: bool = False
-    """Do not ask."""
 
     def _check(self) -> None:
         if self.back:
             check_default(self, ["unproven"], "is not for --back, which asks no labels")
-        if self.back or self.unproven:
-            check_default(self, ["ledger", "unless_worse"], "is of labels, and none are asked")
 
 
 @subcommand(app)
@@ -118,9 +110,9 @@ def _promote(
 ) -> int | None:
     """Serve the next version of a model, without a lost request or label.
 
-    ARCHIVE is the new version, which ran in the shadow of the served one. Shows what labels say of it, and
-    asks. Exit code 0: done. 1: refused, as labels do not say that it is better, or not yet. 2 or 3: it could
-    not be done; what was served is still served.
+    ARCHIVE is the new version, which ran in the shadow of the served one. Exit code 0: done, and --back
+    undoes it. 1: refused, as labels do not say that it is better, or not yet. 2 or 3: it could not be done;
+    what was served is still served.
     """
     from calib_serve.torchserve import Host, swap
 
@@ -130,44 +122,32 @@ def _promote(
     # Two promotions at a time would each keep the other's version as the one before.
     with host.lock():
         if archive is None:
-            model, last = options.back, host.before(options.back)
-            archive, served, version = host.store / last.archive_before, last.version, last.before
-        elif (checked := _checked(host, archive, options)) is None:
-            return 1
-        else:
-            model, served, version = checked
-        if not (options.yes or _agreed(f"Serve {model} {version} instead of {served}? [y/N]: ")):
+            archive = host.store / host.before(options.back).archive_before
+        elif not (options.unproven or _is_better(host, archive)):
             return 1
         model, version, before = swap(host, archive)
     sys.stdout.write(f"{model} {version} is served, {before} before\n")
     return None
 
 
-def _agreed(question: str) -> bool:
-    sys.stdout.write(question)
-    sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _checked(host: "Host", archive: Path, options: _Promotion) -> tuple[str, str, str] | None:
-    """Show the labels' verdict on the archive; (model, served version, its version), None if not enough."""
+def _is_better(host: "Host", archive: Path) -> bool:
+    """Show what labels say of the archive; whether they say that it is better, or it is served already."""
     from calib_serve.ledger import Ledger
     from calib_serve.torchserve import evidence_of, same_model, served_artifact
 
     artifact, model, version = served_artifact(archive)
     running = host.default(model)
-    if options.unproven or running.version == version:
-        return model, running.version, version
+    if running.version == version:
+        return True
     if not same_model(archive, host.store / running.archive):
         raise InputError(
             f"{archive} holds another model file than {running.archive}, in whose shadow only its "
             "calibration ran: labels say nothing of it; look at it yourself, then give --unproven"
         )
-    served, enough = (model, running.version), options.unless_worse
-    with contextlib.closing(Ledger(options.ledger or host.ledger, must_exist=True)) as book:
-        found = evidence_of(book, served, artifact.fingerprint, unless_worse=enough)
-    sys.stdout.write(f"{found.says}\n")
-    return (model, running.version, version) if found.enough else None
+    with contextlib.closing(Ledger(host.ledger, must_exist=True)) as book:
+        enough, says = evidence_of(book, (model, running.version), artifact.fingerprint)
+    sys.stdout.write(f"{says}\n")
+    return enough
 
 
 @dataclass(frozen=True, kw_only=True)

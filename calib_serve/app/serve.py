@@ -45,9 +45,9 @@ def _serve(models: list[str] | None = None, *, options: Annotated[_Options, Flat
     if options.keyring is None:
         ensure_keyring(Path(options.folder))
     names = models or [path.name for path in stored_archives(options.store)]
-    lines = _lines(options.option)
-    ports = Ports.free() if options.free_ports else None
-    server = Server(options.store, names, options, ports=ports, settings=lines)
+    free = Ports.free().as_properties() if options.free_ports else {}
+    lines = {**free, **_lines(options.option)}
+    server = Server(options.store, names, options, settings=lines)
     for note in (*server.notes, *_remarks(options, names, lines)):
         said(f"note: {note}")
     try:

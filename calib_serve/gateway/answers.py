@@ -80,7 +80,7 @@ class Question(NamedTuple):
         return json.dumps({**self.document, **more}).encode()
 
     def answered(
-        self, content: bytes, words: LabelWords, calibration: Calibration, about: Tag
+        self, content: bytes, _: Headers, words: LabelWords, calibration: Calibration, about: Tag
     ) -> tuple[bytes, Headers]:
         """The client's reply to a server's response, and its headers; InputError where it cannot be read."""
         response = json.loads(content)

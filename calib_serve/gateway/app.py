@@ -40,7 +40,7 @@ from calib_serve.gateway.http import (
     forwarded,
     target_of,
 )
-from calib_serve.gateway.inference import Inference, Wanted, of_another_body, why_not
+from calib_serve.gateway.inference import Exchange, of_another_body, why_not
 from calib_serve.gateway.rest import UNCALIBRATED, Route, check_reads, read_route
 from calib_serve.gateway.tags import REASONS, TagReader
 from calib_serve.gateway.upstream import HttpUpstream, stream_through
@@ -104,7 +104,7 @@ class Gateway:
         self._calibrations, self._tags, self._parts = calibrations, tags, (upstream, *parts)
         # Inference needs no token: on loopback it is for local programs, not for pages that a browser shows.
         self._guard = None if guard.is_open else guard
-        self._inference, self._counts = Inference(calibrations, counts), counts
+        self._counts = counts
         self._answers = any(one.words is not None for one in calibrations)
         self._unpacking = asyncio.Semaphore(4)  # bodies that are decompressed at the same time
 
@@ -167,23 +167,19 @@ class Gateway:
 
     async def _infer(self, route: Route, output: str, scope: Scope, receive: Receive, send: Send) -> None:
         tag, headers = self._tags.read(scope["headers"], route.model)
-        may_add = self._calibrations.added_to(route.model)
-        wanted = Wanted(route, output, tag, self._waiting.most, may_add)
+        exchange = Exchange(self._calibrations, self._counts, route, output, tag, self._waiting.most)
         with self._waiting.body() as body:
             async for chunk in body_chunks(receive):
                 body.add(chunk)
             raw = body.whole()
-            ask = await self._off_the_loop(raw, headers, wanted.ask, raw, headers)
-            if ask.body is not raw:
-                body.hold(len(ask.body))
-            async with self._upstream.request(
-                "POST", target_of(scope), ask.headers, ask.body, whole=True
-            ) as answer:
+            sent, headers = await self._off_the_loop(exchange.ask, raw, headers)
+            if sent is not raw:
+                body.hold(len(sent))
+            async with self._upstream.request("POST", target_of(scope), headers, sent, whole=True) as answer:
                 content = await answer.read()
         given = forwarded(answer.raw_headers, b"date")
         if answer.status == 200:
-            work = self._inference.reply, wanted, ask, given, content
-            content, given = await self._off_the_loop(content, given, *work)
+            content, given = await self._off_the_loop(exchange.reply, content, given)
         await answer_with(send, answer.status, given, content)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,8 +188,8 @@ class Gateway:
             async for chunk in body_chunks(receive):
                 body.add(chunk)
             held, headers = body.whole(), scope["headers"]
-            read = Question.read, held, headers, scope["path"], self._waiting.most
-            question = await self._off_the_loop(held, headers, *read)
+            read = functools.partial(Question.read, path=scope["path"], most=self._waiting.most)
+            question = await self._off_the_loop(read, held, headers)
             calibration = self._calibrations.find(question.model, "")
             words = None if calibration is None else calibration.words
             if calibration is None or words is None:
@@ -207,7 +203,7 @@ class Gateway:
                 await stream_through(self._upstream, scope, _again(held, receive), told)
                 return
             about, headers = self._tags.read(headers, question.model)
-            sent = await self._off_the_loop(held, headers, question.sent, words)
+            sent = question.sent(words)
             body.hold(len(sent))
             kept = forwarded(headers, b"host", b"content-length", b"content-encoding", b"accept-encoding")
             async with self._upstream.request(
@@ -216,9 +212,9 @@ class Gateway:
                 content = await answer.read()
         given = forwarded(answer.raw_headers, b"date", b"content-length")
         if answer.status == 200:
-            work = question.answered, content, words, calibration, about
+            answered = functools.partial(question.answered, words=words, calibration=calibration, about=about)
             try:
-                content, more = await self._off_the_loop(content, given, *work)
+                content, more = await self._off_the_loop(answered, content, given)
                 given = [*of_another_body(given), *more]
             except Exception as error:  # fails open, and is counted
                 self._counts.passed(calibration.model, calibration.version)
@@ -226,15 +222,15 @@ class Gateway:
                 given.append((UNCALIBRATED.encode(), why.encode()))
         await answer_with(send, answer.status, [*given, content_length(content)], content)
 
-    async def _off_the_loop(self, body: bytes, headers: Headers, work: Callable[..., Any], *args: Any) -> Any:
+    async def _off_the_loop(self, work: Callable[..., Any], body: bytes, headers: Headers) -> Any:
         """Do small work at once, and large work in a thread, so that others need not wait for it.
 
         What comes compressed is large whatever its bytes are: sixty kilobytes may hold sixty megabytes.
         """
         if any(name.lower() == b"content-encoding" for name, _ in headers):
             async with self._unpacking:
-                return await asyncio.to_thread(work, *args)
-        return work(*args) if len(body) < 1 << 16 else await asyncio.to_thread(work, *args)
+                return await asyncio.to_thread(work, body, headers)
+        return work(body, headers) if len(body) < 1 << 16 else await asyncio.to_thread(work, body, headers)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
@@ -373,9 +369,8 @@ def open_gateway(
         hosts: The names it answers to, as in ``create_app``.
         **keywords: Fields of ``GatewayOptions``, of which ``upstream`` and ``output`` are needed:
             ``allowed_hosts``, ``grpc_port``, ``grpc_upstream``, ``host``, ``keyring``, ``label_budget``,
-            ``ledger``, ``log_format``, ``max_megabytes``, ``port``, ``samples``, ``scores``, ``shadow``,
-            ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``trust_headers``, ``watch``,
-            ``watch_token_file``.
+            ``ledger``, ``log_format``, ``max_megabytes``, ``port``, ``scores``, ``shadow``, ``timeout``,
+            ``tls_cert``, ``tls_key``, ``token_file``, ``trust_headers``, ``watch``, ``watch_token_file``.
 
     Raises:
         InputError: For models and options that do not fit together.
@@ -401,13 +396,7 @@ def open_gateway(
         watch = options.watch
         if options.ledger is not None:
             watch = opened.enter_context(
-                Watch.open(
-                    models,
-                    keyring=ring,
-                    ledger=options.ledger,
-                    samples=options.samples,
-                    label_budget=options.label_budget,
-                )
+                Watch.open(models, keyring=ring, ledger=options.ledger, label_budget=options.label_budget)
             )
         found, reporters = [], list[Reporter]()
         opened.callback(Reporter.close_all, reporters)

@@ -1,6 +1,6 @@
-"""The gateway over gRPC: ModelInfer of calibrated models is read, other inferences of them are refused.
+"""The gateway over gRPC: ModelInfer of calibrated models is read, the protocol's other calls pass.
 
-All other calls pass byte for byte; one that is not known, and is answered, counts as uncalibrated.
+Streams, and methods of other protocols, could be inferences, and are not served.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibration
 from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import TOKEN, Headers, check_one_address
 from calib_serve.gateway.inference import found, why_not
-from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters
+from calib_serve.gateway.rest import UNCALIBRATED, Ask, Wishes, check_parameters
 from calib_serve.gateway.tags import TagReader
 from calib_serve.web import Full, Waiting
 
@@ -32,22 +32,6 @@ _SERVICE = "GRPCInferenceService"
 _KNOWN = frozenset(service_pb2.DESCRIPTOR.services_by_name[_SERVICE].methods_by_name)
 _CHECK = "/grpc.health.v1.Health/Check"
 _HEALTH = ("ServerLive", "ServerReady", "Check")
-# Of TorchServe, TensorFlow Serving and Seldon: other messages, with the same scores.
-_OTHER_INFERENCES = frozenset(
-    [
-        "Predictions",
-        "StreamPredictions",
-        "StreamPredictions2",
-        "Predict",
-        "Classify",
-        "Regress",
-        "MultiInference",
-    ]
-)
-_NO_INFERENCES = frozenset(
-    ["Check", "Watch", "ServerReflectionInfo", "Ping", "GetModelMetadata", "GetModelStatus"]
-)
-_ASK = "ask by ModelInfer, which the gateway calibrates"
 _DETAILS = "grpc-status-details-bin"  # more about an error
 _TYPED = {
     "FP32": "fp32_contents",
@@ -71,8 +55,8 @@ def _trusting() -> grpc.ChannelCredentials:
 class GrpcGateway:
     """Listens on ``listen`` and calls ``upstream``, HOST:PORT each, or grpcs://HOST:PORT for TLS there.
 
-    ``timeout``: seconds that a call may take, or less where the client says so; streams last as long as the
-    client lets them. ``tls``: the certificate and its key, PEM, to listen with.
+    ``timeout``: seconds that a call may take, or less where the client says so. ``tls``: the certificate and
+    its key, PEM, to listen with.
     """
 
     def __init__(
@@ -142,62 +126,6 @@ class GrpcGateway:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         raise AssertionError("abort raises")
 
-    async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """Pass a call of many messages; none may be an inference of a calibrated model."""
-        name = method.rpartition("/")[2]
-        if name in _OTHER_INFERENCES:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} may be an inference; {_ASK}")
-        try:
-            with self._waiting.one():
-                async for message in self._streamed(method, name, requests, context):
-                    yield message
-        except Full as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-
-    async def _streamed(self, method: str, name: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        infers, refused = name == "ModelStreamInfer", list[str]()
-
-        async def sent() -> AsyncIterator[bytes]:
-            # A message that meets a refusal on its way makes gRPC forget the server's status.
-            await asyncio.wait({asyncio.ensure_future(call.code())}, timeout=0.05)
-            if call.done():
-                return
-            async for message in requests:
-                if infers and (why := self._refusal(message, context)):
-                    refused.append(why)
-                    call.cancel()
-                    return
-                yield message
-
-        call = self._channel.stream_stream(method)(
-            sent(), metadata=_forwarded(context), timeout=context.time_remaining()
-        )
-        try:
-            async for message in call:
-                yield message
-            told = await call.trailing_metadata()
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            if refused:
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, refused[0])
-            if isinstance(error, grpc.aio.AioRpcError):
-                await _abort(context, error)
-            raise
-        finally:
-            call.cancel()
-        told = _plain_metadata(told)
-        if not infers and name not in _NO_INFERENCES:
-            self._counts.passed("other", "other")
-            told = (*told, (UNCALIBRATED, "the gateway does not know this method"))
-        context.set_trailing_metadata(told)
-
-    def _refusal(self, message: bytes, context: Any) -> str:
-        """Why a message of a stream is refused, "" where it is not."""
-        try:
-            model = _read_infer(message, _headers(context)).model_name
-        except InputError as error:
-            return str(error)
-        return "" if self._calibrations.output_of(model) is None else f"{model} is calibrated; {_ASK}"
-
     async def _call(self, method: str, raw: bytes, context: Any, metadata: tuple[Any, ...]) -> bytes:
         """Call the server; hand its metadata and its errors on to ``context``."""
         left = context.time_remaining()
@@ -221,9 +149,9 @@ class GrpcGateway:
         try:
             request = _read_infer(raw, headers)
             model, version = request.model_name, request.model_version
-            if (calibrated := self._calibrations.output_of(model)) is None:
+            output = self._calibrations.output_of(model)
+            if output is None:
                 return await self._call(method, raw, context, metadata)
-            output = calibrated
             said, kept = self._tags.read(headers, model)
             ask = _asked(raw, request, output, self._calibrations.added_to(model))
         except InputError as error:
@@ -251,19 +179,19 @@ class GrpcGateway:
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Takes every method of every service, with messages as bytes."""
+    """Takes the protocol's calls of one message, with messages as bytes."""
 
     def __init__(self, gateway: GrpcGateway) -> None:
         self._gateway = gateway
 
     def service(self, details: Any) -> Any:
-        """The handler of a call."""
+        """The handler of a call; None, so UNIMPLEMENTED, for a method that is not known."""
         method: str = details.method
         service, _, name = method.rpartition("/")
-        unary = service.endswith(_SERVICE) and name in _KNOWN and name != "ModelStreamInfer"
-        if method == _CHECK or unary:
-            return grpc.unary_unary_rpc_method_handler(functools.partial(self._gateway.unary, method))
-        return grpc.stream_stream_rpc_method_handler(functools.partial(self._gateway.stream, method))
+        known = service.endswith(_SERVICE) and name in _KNOWN and name != "ModelStreamInfer"
+        if method != _CHECK and not known:
+            return None
+        return grpc.unary_unary_rpc_method_handler(functools.partial(self._gateway.unary, method))
 
 
 def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
@@ -305,22 +233,19 @@ def _read_infer(raw: bytes, headers: Headers) -> Any:
 
 
 def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDED) -> Ask:
-    """Read the wishes of a request to a calibrated ``output``; Unsupported as ``rest.read_request``."""
-    names = [one.name for one in request.outputs]
-    if not names:
-        return Ask(raw)
+    """Read the wishes of a request to a calibrated ``output``; Unsupported as ``rest.read_infer_request``."""
     for one in request.outputs:
         if one.name == output:
             check_parameters(output, one.parameters)
-    ours = frozenset(name for name in names if name in may_add)
-    if output in names and not ours:
+    wishes = Wishes.read([one.name for one in request.outputs], output, may_add)
+    if wishes is None:
         return Ask(raw)
-    kept = [one for one in request.outputs if one.name not in ours]
+    kept = [one for one in request.outputs if one.name not in wishes.ours]
     del request.outputs[:]
     request.outputs.extend(kept)
-    if output not in names:
+    if not wishes.returned:
         request.outputs.add(name=output)
-    return Ask(request.SerializeToString(), None, output in names, ours or None)
+    return Ask(request.SerializeToString(), None, wishes.returned, wishes.ours or None)
 
 
 def _scores_of(reply: Any, output: str) -> Tensor | None:

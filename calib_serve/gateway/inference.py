@@ -8,11 +8,11 @@ calibrated goes on as it came, with a header that says so, and is counted.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.oip import FLOATS, Tensor
-from calib_serve.gateway.calibration import ADDED, Calibration, Calibrations
+from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import Headers, at_most_one, content_length, forwarded, without_headers
 from calib_serve.gateway.rest import (
@@ -35,63 +35,52 @@ _OF_CACHES = (b"cache-control", b"expires", b"age", b"last-modified", b"pragma")
 _NOT_KEPT = (b"cache-control", b"no-store")
 
 
-class UpstreamRequest(NamedTuple):
-    """The body and the headers to send to the server; ``of``: the client's wishes for the reply."""
-
-    body: bytes
-    headers: Headers
-    of: Ask
-
-
-class Wanted(NamedTuple):
+@dataclass
+class Exchange:
     """An inference of a model with a calibrated ``output``; at most ``most`` bytes of its body are read.
 
-    ``may_add``: the outputs that its replies may get.
+    ``ask`` makes the server's request, and then ``reply`` the client's reply; each may run in a thread.
     """
 
+    calibrations: Calibrations
+    counts: UncalibratedReplies
     route: Route
     output: str
     about: Tag
     most: int
-    may_add: frozenset[str] = ADDED
+    _wishes: Ask | None = None
 
-    def ask(self, held: bytes, headers: Headers) -> UpstreamRequest:
-        """The request to send for the body ``held``; InputError for one that the gateway does not take."""
+    def ask(self, held: bytes, headers: Headers) -> tuple[bytes, Headers]:
+        """The body and headers to send for the body ``held``; InputError for one that is not taken."""
         coding = at_most_one(headers, b"content-encoding").lower()
         body = decompress(held, coding, most=self.most)
-        ask = read_infer_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
+        may_add = self.calibrations.added_to(self.route.model)
+        ask = read_infer_request(body, _json_length_of(headers, len(body)), self.output, may_add)
+        self._wishes = ask._replace(body=b"")  # which is not kept while the server is at work
         sent = forwarded(headers, b"host", b"content-length")
-        if ask.body is body:  # which is not kept decompressed while the server is at work
-            return UpstreamRequest(held, [*sent, content_length(held)], ask._replace(body=held))
+        if ask.body is body:
+            return held, [*sent, content_length(held)]
         sent = without_headers(sent, b"content-encoding", JSON_LENGTH)
         if ask.json_length is not None:
             sent.append((JSON_LENGTH, str(ask.json_length).encode()))
-        return UpstreamRequest(ask.body, [*sent, content_length(ask.body)], ask)
+        return ask.body, [*sent, content_length(ask.body)]
 
-
-class Inference:
-    """Makes the replies of calibrated models; safe to use from threads."""
-
-    def __init__(self, calibrations: Calibrations, counts: UncalibratedReplies) -> None:
-        self._calibrations, self._counts = calibrations, counts
-
-    def reply(
-        self, wanted: Wanted, asked: UpstreamRequest, headers: Headers, content: bytes
-    ) -> tuple[bytes, Headers]:
+    def reply(self, content: bytes, headers: Headers) -> tuple[bytes, Headers]:
         """Turn the server's reply of status 200 into the client's; never raises."""
-        model, version = wanted.route.model, wanted.route.version
+        model, version = self.route.model, self.route.version
         try:
             coding = at_most_one(headers, b"content-encoding").lower()
             # A reply may be so much larger than a request, once it is decompressed.
-            body = decompress(content, coding, most=16 * wanted.most)
+            body = decompress(content, coding, most=16 * self.most)
+            assert self._wishes is not None
             reply = Reply.read(body, _json_length_of(headers, len(body)))
             version = reply.version or version
-            calibration, scores = found(self._calibrations, model, version, reply.scores(wanted.output))
-            calibrated = calibration(scores.values, wanted.about)
-            made, json_length = reply.write(asked.of, wanted.output, scores.datatype, calibrated)
+            calibration, scores = found(self.calibrations, model, version, reply.scores(self.output))
+            calibrated = calibration(scores.values, self.about)
+            made, json_length = reply.write(self._wishes, self.output, scores.datatype, calibrated)
             made = compress(made, coding)
         except Exception as error:  # fails open, and is counted
-            self._counts.passed(model, version)
+            self.counts.passed(model, version)
             return content, [*headers, (UNCALIBRATED.encode(), why_not(error, model, version).encode())]
         lengths = {b"content-length": content_length(made)[1]}
         if json_length is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -176,6 +176,19 @@ class Ask(NamedTuple):
         return [one for one in added if one.name in wanted - own]
 
 
+class Wishes(NamedTuple):
+    """Which of the outputs that a client names are ``ours``, and whether the calibrated one is returned."""
+
+    ours: frozenset[str]
+    returned: bool
+
+    @classmethod
+    def read(cls, names: Sequence[Any], output: str, may_add: frozenset[str]) -> Wishes | None:
+        """Read the names; None where the server is asked for just these."""
+        found = cls(frozenset(name for name in names if name in may_add), output in names)
+        return None if not names or (found.returned and not found.ours) else found
+
+
 def read_infer_request(
     body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED
 ) -> Ask:
@@ -194,15 +207,14 @@ def read_infer_request(
     outputs = document.get("outputs") if isinstance(document, dict) else None
     if not isinstance(outputs, list) or not outputs or not all(isinstance(one, dict) for one in outputs):
         return Ask(body, json_length)
-    names = [one.get("name") for one in outputs]
-    ours = frozenset(name for name in names if name in may_add)
     for one in outputs:
         if one.get("name") == output:
             check_parameters(output, one.get("parameters"))
-    if output in names and not ours:
+    wishes = Wishes.read([one.get("name") for one in outputs], output, may_add)
+    if wishes is None:
         return Ask(body, json_length)
-    kept = [one for one in outputs if one.get("name") not in ours]
-    if output not in names:
+    kept = [one for one in outputs if one.get("name") not in wishes.ours]
+    if not wishes.returned:
         # In the binary form, where the client asks for another output in it.
         asked = [one.get("parameters") for one in outputs]
         binary = any(isinstance(one, dict) and one.get("binary_data") for one in asked)
@@ -211,7 +223,7 @@ def read_infer_request(
     made, length = json.dumps(document).encode(), None
     if json_length is not None:
         made, length = made + body[json_length:], len(made)
-    return Ask(made, length, output in names, ours or None)
+    return Ask(made, length, wishes.returned, wishes.ours or None)
 
 
 def check_parameters(output: str, parameters: Any) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from calib_serve.core.errors import ServerError
 from calib_serve.core.files import read_whole
-from calib_serve.core.options.servers import variable
 
-KEYRING, LEDGER, LABEL_BUDGET = variable("keyring"), variable("ledger"), variable("label_budget")
-SAMPLES, SAMPLE_RATE = variable("samples"), variable("sample_rate")
+KEYRING, LEDGER, LABEL_BUDGET = "CALIB_SERVE_KEYRING", "CALIB_SERVE_LEDGER", "CALIB_SERVE_LABEL_BUDGET"
+SAMPLES, SAMPLE_RATE = "CALIB_SERVE_SAMPLES", "CALIB_SERVE_SAMPLE_RATE"
 MODELS = "CALIB_SERVE_MODELS"
 SOURCE = "CALIB_SERVE_SOURCE"
 CORRECTORS = "CALIB_SERVE_CORRECTORS"

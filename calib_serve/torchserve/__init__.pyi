@@ -1,16 +1,15 @@
 """The TorchServe side: handlers, emission, and the server itself."""
 
+from calib_serve.torchserve.archive._archive import is_archive as is_archive
 from calib_serve.torchserve.archive._archive import read_archive as read_archive
 from calib_serve.torchserve.archive._archive import staged as staged
-from calib_serve.torchserve.archive._contents import Batching as Batching
+from calib_serve.torchserve.archive._archive import stored_archives as stored_archives
 from calib_serve.torchserve.archive._contents import artifact_of as artifact_of
 from calib_serve.torchserve.archive._contents import check_class_mapping as check_class_mapping
 from calib_serve.torchserve.archive._contents import is_calibrated as is_calibrated
 from calib_serve.torchserve.archive._contents import load_artifact as load_artifact
 from calib_serve.torchserve.archive._contents import packed_proof as packed_proof
 from calib_serve.torchserve.archive._contents import remarks as remarks
-from calib_serve.torchserve.archive._forms import is_archive as is_archive
-from calib_serve.torchserve.archive._forms import stored_archives as stored_archives
 from calib_serve.torchserve.archive._packing import labelled_models as labelled_models
 from calib_serve.torchserve.archive._packing import pack as pack
 from calib_serve.torchserve.archive._packing import pack_feedback as pack_feedback
@@ -18,11 +17,11 @@ from calib_serve.torchserve.archive._packing import recalibrated as recalibrated
 from calib_serve.torchserve.archive._packing import same_model as same_model
 from calib_serve.torchserve.archive._packing import served_artifact as served_artifact
 from calib_serve.torchserve.archive._repacking import pack_around as pack_around
-from calib_serve.torchserve.archive_look import ArchiveLook as ArchiveLook
-from calib_serve.torchserve.archive_look import look_at_archive as look_at_archive
 from calib_serve.torchserve.configuration import ensure_keyring as ensure_keyring
 from calib_serve.torchserve.declared import calibrated as calibrated
+from calib_serve.torchserve.foreign import ArchiveLook as ArchiveLook
 from calib_serve.torchserve.foreign import calibrate_archive as calibrate_archive
+from calib_serve.torchserve.foreign import look_at_archive as look_at_archive
 from calib_serve.torchserve.foreign import scores_of_archive as scores_of_archive
 from calib_serve.torchserve.mar_options import SECTION as SECTION
 from calib_serve.torchserve.process import find_java as find_java

@@ -46,13 +46,8 @@ class Passing:
     """A wrapper of each inference of a handler; keeps the rows since ``begin``.
 
     A failure of the calibration changes nothing: what was returned goes on as it is, and ``failed`` says why.
-
-    Args:
-        calibrate: Makes rows and probabilities of scores.
-        classes: Number of classes, K.
-        form: Where the scores lie in what passes.
-        outputs: Kind of the scores.
-        order: The place of a call in the batch, where a handler makes several in threads of its own.
+    ``calibrate`` makes rows and probabilities of scores of ``classes``, which lie in what passes as ``form``
+    says; ``order``: the place of a call in the batch, where a handler makes several in threads of its own.
     """
 
     def __init__(
@@ -113,15 +108,10 @@ class Passing:
         return sum(len(call.rows) for call in self._calls)
 
     def owned(self, asked: int, counts: Callable[[int], Sequence[int] | None]) -> list[Rows] | None:
-        """The rows of each item that the handler was asked; None where that is unknown.
+        """The rows of each of ``asked`` items that the handler was asked; None where that is unknown.
 
-        Args:
-            asked: Number of items.
-            counts: From the number of rows to how many each item has, by the protocol of the requests; None
-                where they do not fit.
-
-        Raises:
-            ModelError: Where the handler says whose rows are, and these are not as many, or of no item.
+        ``counts``: from the number of rows to how many each item has, by the protocol of the requests. Raises
+        ModelError where the handler says whose rows are, and these are not as many, or of no item.
         """
         if self.are_declared:
             return self._by_owners(asked)
@@ -147,11 +137,7 @@ class Passing:
 
 
 class Bond:
-    """Compares each reply with the rows that its receipts would be for.
-
-    Args:
-        shown: What the handler's replies show of their rows.
-    """
+    """Compares each reply with the rows that its receipts would be for, by what replies show."""
 
     def __init__(self, shown: Readings) -> None:
         self._shown, self._doubted = shown, False
@@ -159,11 +145,7 @@ class Bond:
     def reasons(self, own: Sequence[Rows], replies: Any, *, declared: bool) -> list[str]:
         """Why the rows of each item get no receipt; "" where they do.
 
-        Args:
-            own: Rows of each item that the handler was asked.
-            replies: The handler's replies.
-            declared: Whether the handler said whose each row is: then a reply that shows nothing of its row
-                does not speak against it.
+        Where rows are ``declared``, a reply that shows nothing of its row does not speak against it.
         """
         if not isinstance(replies, list) or len(replies) != len(own):
             return ["rows"] * len(own)

@@ -61,11 +61,10 @@ class CalibratedHandler(WorkerHandler):
     def calibrated(
         self, scores: NDArray[Any], segments: Sequence[str] | None = None
     ) -> tuple[list[Row | Failure], NDArray[np.float64]]:
-        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID.
+        """Calibrate scores (n, K), (n,) or (n, 1) to rows and probabilities (n, K).
 
-        Args:
-            scores: Scores of the model, (n, K), (n,) or (n, 1).
-            segments: Segment of each, its source where the artifact has maps by source.
+        A row that is not finite becomes INVALID. ``segments`` of each: its source where the artifact has maps
+        by source.
         """
         # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
@@ -88,11 +87,8 @@ class CalibratedHandler(WorkerHandler):
     ) -> list[Result]:
         """Count, sign and decide on the rows; a failure stays in its place.
 
-        Args:
-            rows: Calibrated rows, or failures.
-            tags: Tags of each row; empty: they have none.
-            invalid: Number of rows that the model gave no numbers for, where some of them are not among
-                these; None: those that are.
+        ``tags`` of each row, or none. ``invalid``: the number of rows that the model gave no numbers for,
+        where some of them are not among these.
         """
         if invalid is None:
             invalid = sum(row is INVALID for row in rows)

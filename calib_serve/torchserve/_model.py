@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, read_plainly
+from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import ModelError
 from calib_serve.core.files import sha256
@@ -71,8 +70,7 @@ def _shifted(run: Run, artifact: Artifact) -> Run:
 def _onnx(path: Path, options: ModelOptions, device: str) -> Run:
     from calib_serve.fuse import open_session  # noqa: PLC0415 - only ONNX archives need it
 
-    fallback = options.allow_cpu_fallback
-    session = open_session(path, device=device, threads=options.cores, allow_fallback=fallback)
+    session = open_session(path, device=device, threads=options.cores)
     (entry,) = session.get_inputs()
     first = session.get_outputs()[0].name
 
@@ -92,25 +90,10 @@ def _torch(path: Path, options: ModelOptions, device: str) -> tuple[nn.Module, t
     try:
         if options.kind == "torchscript":
             return load_torchscript(path, device).eval(), ANY
-        if options.kind == "exported":
-            program = load_exported(path)
-            return module_on(program, device), batch_range(program)
-        module, _, name = (options.factory or "").partition(":")
-        network: nn.Module = getattr(importlib.import_module(module), name)()
-        network.load_state_dict(_weights(path))
-        return network.to(device).eval(), ANY
+        program = load_exported(path)
+        return module_on(program, device), batch_range(program)
     except Exception as error:  # loaders raise errors of many types
         raise ModelError(f"the model {path.name} does not load: {type(error).__name__}: {error}") from error
-
-
-def _weights(path: Path) -> dict[str, Any]:
-    try:
-        from safetensors.torch import load_file  # noqa: PLC0415 - knows bfloat16, which numpy does not
-    except ImportError:
-        import torch  # noqa: PLC0415
-
-        return {name: torch.tensor(array) for name, array in read_plainly(path.read_bytes()).items()}
-    return load_file(path)
 
 
 def _run_torch(network: nn.Module, device: str) -> Run:

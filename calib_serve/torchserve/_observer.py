@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, ModelError
-from calib_serve.core.options.servers import ServeOptions
+from calib_serve.core.options.samples import SampleOptions
 from calib_serve.core.process import on_hangup
 from calib_serve.receipts import (
     KEYRING,
@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 
 _DROPPED = (
     "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
-    " unless model_metrics_auto_detect=true. Print a file that has all:"
-    " python -m calib_serve.torchserve.metrics_file %s"
+    " unless model_metrics_auto_detect=true. All are in the file that this prints:"
+    " python -m calib_serve.torchserve.metrics_file"
 )
 
 
@@ -79,7 +79,7 @@ def host_sample_log() -> SampleLog | None:
             log.warning("%s is of samples, and %s names no folder to keep them in", SAMPLE_RATE, SAMPLES)
         return None
     try:
-        return SampleLog(folder, rate=float(rate or ServeOptions.sample_rate)).start()
+        return SampleLog(folder, rate=float(rate or SampleOptions.sample_rate)).start()
     except (ValueError, OSError) as error:
         raise ModelError(f"cannot keep samples in {folder} at rate {rate}: {error}") from error
 
@@ -95,7 +95,7 @@ def observe(
     if path is None:
         log.warning("receipts are off: %s does not name a keyring (calib-serve keys new FILE)", KEYRING)
     if (metrics := of_this_worker()) and (dropped := undeclared(metrics)):
-        log.warning(_DROPPED, metrics, len(dropped), dropped[0], metrics)
+        log.warning(_DROPPED, metrics, len(dropped), dropped[0])
     reference = artifact.reference
     emitter = Emitter(interval=options.flush_seconds)
     if reference is not None and reference.n:
@@ -182,8 +182,7 @@ class Observer(Recorder):
     def unmatched(self, replies: Sequence[tuple[str, int]]) -> None:
         """Count predictions that go out without a receipt, and check that they are few.
 
-        Args:
-            replies: Of each reply the reason why it has none, or "", and its number of predictions.
+        ``replies``: of each the reason why it has none, or "", and its number of predictions.
         """
         counts = Counter[str]()
         for reason, predictions in replies:

@@ -32,16 +32,9 @@ NOTHING = RowDecisions()
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One prediction.
+    """One prediction: calibrated probabilities (K,), and the model's logits (K,) of them.
 
-    Args:
-        probabilities: Calibrated, (K,) float64.
-        predicted: Class id.
-        confidence: Probability of the predicted class.
-        logits: Logits of the probabilities (K,).
-        receipt: None if receipts are off.
-        decisions: The classes in its set, whether to abstain and whether it may be acted on, where the
-            artifact or the archive says so.
+    ``receipt`` is None if receipts are off; ``decisions`` are those of the artifact, or of the archive.
     """
 
     probabilities: NDArray[np.float64]
@@ -54,13 +47,9 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class LabelsPrediction:
-    """One prediction of a multi-label model.
+    """One prediction of a multi-label model: probabilities and logits (L,), and ``choices`` for receipts.
 
-    Args:
-        probabilities: Calibrated, (L,) float64.
-        predicted: Labels whose probability is the archive's threshold or more.
-        choices: Those of labels that receipts are for.
-        logits: Logits of the probabilities (L,).
+    ``predicted``: the labels whose probability is the archive's threshold or more.
     """
 
     probabilities: NDArray[np.float64]
@@ -71,12 +60,7 @@ class LabelsPrediction:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one item has no prediction.
-
-    Args:
-        status: HTTP status.
-        reason: In words, which are shown to the client.
-    """
+    """Why one item has no prediction: the HTTP status, and words that are shown to the client."""
 
     status: int
     reason: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,21 +25,19 @@ MOST_ROWS = 1_000
 _MARKS = ('"instances"', '"inputs"')
 _NO_TAG = Tag()
 _SEGMENT, _GROUP, _ID = "x-calib-segment", "x-calib-group", "x-calib-id"
-_BASE64 = re.compile(rb"\s?([A-Za-z0-9+/\s]{16,}={0,2})\s?")
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
     """One request: ``body`` is a plain payload, or the JSON object of other protocols; None if missing.
 
-    ``headers``: HTTP's, or what gRPC's input map holds besides the body; lower-case names. ``fields``: the
-    names of what was sent. ``id``: the client's, else the server's. ``grpc``: whether by OIP ModelInfer.
+    ``headers``: HTTP's, or what gRPC's input map holds besides the body; lower-case names. ``id``: the
+    client's, else the server's. ``grpc``: whether by OIP ModelInfer.
     """
 
     form: Form
     body: Any
     headers: Mapping[str, str]
-    fields: tuple[str, ...] = ()
     id: str = ""
     grpc: bool = False
 
@@ -63,13 +60,13 @@ def read_message(row: Mapping[str, Any], headers: Mapping[str, Any], *, id: str 
     document = _document(payload)
     # By the body alone: TorchServe does not say on which address it came.
     if isinstance(document.get("instances"), list):
-        return Message("v1", document, named, tuple(row), id)
+        return Message("v1", document, named, id)
     # What TorchServe makes of a ModelInfer; over HTTP, there is always a host.
     grpc = "host" not in named and {"id", "model_name", "inputs"} <= document.keys()
     inputs = document.get("inputs")
     if grpc or (isinstance(inputs, list) and inputs and all(_is_tensor(one) for one in inputs)):
-        return Message("v2", document, named, tuple(row), str(document.get("id") or id), grpc)
-    return Message("plain", payload, named, tuple(row), id)
+        return Message("v2", document, named, str(document.get("id") or id), grpc)
+    return Message("plain", payload, named, id)
 
 
 def _headers(row: Mapping[str, Any], headers: Mapping[str, Any]) -> dict[str, str]:
@@ -128,15 +125,11 @@ def read_tensors(message: Message) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class RequestRows:
-    """The rows of ``message``: ``payloads`` and ``tags``, one each; a refused message has none.
-
-    ``outputs``: the names of output tensors asked for (v2), () for all. ``refused``: why there is no answer.
-    """
+    """The rows of ``message``: ``payloads`` and ``tags``, one each; none where it is ``refused``, and why."""
 
     message: Message
     payloads: Sequence[Any] = ()
     tags: Sequence[Tag] = ()
-    outputs: tuple[str, ...] = ()
     refused: str = ""
 
 
@@ -150,7 +143,7 @@ def read_request(message: Message, *, shape: Sequence[int | None]) -> RequestRow
             return RequestRows(message, [_instance(i, given) for i, given in enumerate(instances)], tags)
         if message.form == "v2":
             return _of_tensors(message, shape)
-        return RequestRows(message, [_plain(message)], [tag_of(message.headers)])
+        return RequestRows(message, [message.body], [tag_of(message.headers)])
     except InputError as error:
         return RequestRows(message, refused=str(error))
 
@@ -165,32 +158,6 @@ def tag_of(headers: Mapping[str, str]) -> Tag:
     if _SEGMENT in headers or _GROUP in headers or _ID in headers:
         return Tag(headers.get(_SEGMENT, "")[:LONGEST_SEGMENT], headers.get(_GROUP, ""), headers.get(_ID, ""))
     return _NO_TAG
-
-
-def decode_base64(payload: Any) -> Any:
-    r"""Decode ``payload`` where it is base64 text, as JSON and workflows carry pictures.
-
-    >>> decode_base64("iVBORw0KGgoAAAANSUhEUg==")[:4], decode_base64("[1, 2]")
-    (b'\x89PNG', '[1, 2]')
-    """
-    raw = payload.encode("utf-8", "replace") if isinstance(payload, str) else payload
-    found = _BASE64.fullmatch(raw) if isinstance(raw, (bytes, bytearray)) else None
-    if found is None:
-        return payload
-    try:
-        return base64.b64decode(b"".join(found[1].split()), validate=True)
-    except ValueError:
-        return payload
-
-
-def _plain(message: Message) -> Any:
-    if message.body is None and message.fields:
-        names = ", ".join(repr(name[:40]) for name in message.fields[:5])
-        raise InputError(
-            f'the request has no "data" or "body", only {names}; a workflow gives a node that several nodes '
-            "lead to their outputs by their names: let one node join them"
-        )
-    return message.body
 
 
 def _instance(index: int, given: Any) -> Any:
@@ -221,7 +188,7 @@ def _of_tensors(message: Message, shape: Sequence[int | None]) -> RequestRows:
     (tensor,) = tensors.values()
     payloads = _rows(tensor, shape)
     _check_rows(len(payloads))
-    return RequestRows(message, payloads, _tags(message, len(payloads), ours), _outputs(message))
+    return RequestRows(message, payloads, _tags(message, len(payloads), ours))
 
 
 def _rows(tensor: Tensor, shape: Sequence[int | None]) -> list[Any]:
@@ -232,15 +199,6 @@ def _rows(tensor: Tensor, shape: Sequence[int | None]) -> list[Any]:
     one = len(found) == len(shape) and all(w in (None, f) for f, w in zip(found, shape, strict=True))
     rows: list[Any] = tensor.values.tolist() if len(found) > 1 and not one else [tensor.values.tolist()]
     return rows
-
-
-def _outputs(message: Message) -> tuple[str, ...]:
-    asked = message.body.get("outputs") or []
-    if not isinstance(asked, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("name"), str) for one in asked
-    ):
-        raise InputError('"outputs" must be a list such as [{"name": "predicted"}]')
-    return tuple(one["name"] for one in asked)
 
 
 def _check_rows(n: int) -> None:

@@ -63,21 +63,11 @@ class WorkerHandler:
         raise NotImplementedError
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Answer the requests that an envelope has read; only a handler with an envelope has any.
-
-        Args:
-            data: Names to values, one dict a request.
-            ctx: TorchServe's context.
-        """
+        """Answer the requests that an envelope has read; only a handler with an envelope has any."""
         raise ModelError("the requests of this handler are read by no envelope")
 
     def handle(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Answer TorchServe.
-
-        Args:
-            data: Names to values, one dict a request.
-            ctx: TorchServe's context.
-        """
+        """Answer TorchServe."""
         self._ending.begin(ctx)
         try:
             replies = self.answer(data, ctx)

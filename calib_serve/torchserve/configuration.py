@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from calib_serve.core.errors import KeyringError, ModelError, ServerError
+from calib_serve.core.errors import KeyringError, ServerError
 from calib_serve.core.files import GROUP_READS, read_whole, shipped
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.receipts import (
@@ -26,21 +24,17 @@ from calib_serve.receipts import (
     SOURCE_HEADER,
     Keyring,
     from_environment,
-    parse_policy,
     placed,
     write_host_settings,
 )
-from calib_serve.torchserve.archive._archive import read_archive
-from calib_serve.torchserve.archive._forms import is_archive, stored_archives
+from calib_serve.torchserve.archive._archive import is_archive, read_archive, stored_archives
 from calib_serve.torchserve.archive._packing import labelled_models
-from calib_serve.torchserve.metrics_file import metrics_file
+from calib_serve.torchserve.metrics_file import metrics_file, undeclared
 from calib_serve.torchserve.properties import (
     ADDRESSES,
-    Ports,
     edit_properties,
     is_true,
     parse_properties,
-    read_properties,
 )
 
 _OWN_METRICS = "handlers/metrics.yaml"  # as the shipped configuration names it
@@ -57,21 +51,16 @@ _WORKERS_NEED = (
     *(KEYRING, LEDGER, MODELS, LABEL_BUDGET, SAMPLES, SAMPLE_RATE),
     *(SOURCE, SOURCE_HEADER, GROUP_READS, "PYTHONUNBUFFERED"),
 )
-_HINTS = {
-    "metrics_config": "; it holds all of that and what calib-serve counts",
-    "enable_envvars_config": "; write into the file what TS_* variables said",
-}
 
 
 def adjusted(
     base: Path | None, settings: Mapping[str, str], needed: Mapping[str, str], *, metrics: Path
-) -> tuple[str, str, list[str]]:
+) -> tuple[str, list[str]]:
     """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and ``needed`` ones.
 
-    Returns the text of config.properties and of the metrics file, and the changes, a sentence each.
-
-    ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
-    taken from the current folder, as TorchServe does. ServerError where it can not work.
+    Returns the text of config.properties, and the changes, a sentence each. ``metrics``: the file of our
+    series, which serves where the user names none. Relative paths are taken from the current folder, as
+    TorchServe does. ServerError where it can not work.
     """
     source = base or shipped("config.properties")
     try:
@@ -79,33 +68,39 @@ def adjusted(
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {source}: {error}") from error
     found = parse_properties(text)
-    _refuse(found)
+    said = {*settings} if base is None else {*found}
+    named = found.get("metrics_config", _OWN_METRICS)
+    is_ours = "metrics_config" not in said or (named == _OWN_METRICS and not Path(named).is_file())
+    _refuse(found, None if is_ours else Path(named))
     ours = {
         "metrics_mode": "prometheus",  # TorchServe's default, log, shows nothing on the metrics page
-        "metrics_config": str(metrics),
+        "metrics_config": str(metrics if is_ours else Path(named).absolute()),
         "enable_envvars_config": "false",  # the file that is written is what runs
         "model_snapshot": None,
         **needed,
     }
-    said = {*settings} if base is None else {*found}
     notes = [
-        f"{key}: {value or 'left out'} instead of {given}{_HINTS.get(key, '')}"
+        f"{key}: {value or 'left out'} instead of {given}"
         for key, value in ours.items()
         if key in said
         and (given := found.get(key))
         and given != value
         and (value is None or Path(given).absolute() != Path(value))
     ]
-    named = found.get("metrics_config", _OWN_METRICS)
-    is_ours = "metrics_config" not in said or (named == _OWN_METRICS and not Path(named).is_file())
-    merged = metrics_file(None if is_ours else Path(named).absolute())
     paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
     if "vmargs" in found:
         paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))
-    return edit_properties(text, {**paths, **ours}), merged, notes
+    return edit_properties(text, {**paths, **ours}), notes
 
 
-def _refuse(found: Mapping[str, str]) -> None:
+def _refuse(found: Mapping[str, str], metrics: Path | None) -> None:
+    """Raise ServerError for settings, or a metrics file, by which nothing would be counted."""
+    if metrics is not None and (lacking := undeclared(metrics)):
+        raise ServerError(
+            f"metrics_config={metrics} lacks {len(lacking)} of the series that are counted, such as"
+            f" {lacking[0]}: add what this prints, or leave the line out:"
+            " python -m calib_serve.torchserve.metrics_file"
+        )
     if not is_true(found.get("enable_metrics_api", "true")):
         raise ServerError(
             "enable_metrics_api=false: nobody could read what is counted; set it to true, with a"
@@ -136,7 +131,7 @@ def _absolute(word: str) -> str:
 
 @dataclass(frozen=True)
 class Configuration:
-    """``text`` of config.properties and of the ``metrics`` file, ``environment`` of the workers, and notes.
+    """``text`` of config.properties, ``environment`` of the workers, and notes.
 
     ``notes``: what differs from what the user wrote. ``log_config``: the log4j2 file, None where vmargs name
     it.
@@ -146,7 +141,6 @@ class Configuration:
     store: Path
     models: tuple[str, ...]
     text: str
-    metrics: str
     environment: Mapping[str, str]
     notes: tuple[str, ...] = ()
     log_config: Path | None = None
@@ -186,47 +180,31 @@ class Configuration:
         """The folder of the logs."""
         return self.folder / os.environ.get("LOG_LOCATION", "logs")
 
-    def _labelled(self, path: Path) -> list[dict[str, Any]]:
-        try:
-            return labelled_models([path])
-        except ModelError:
-            if path.name in self.models or path.suffix == ".mar":
-                raise
-            return []  # some other folder, which is not served
-
     def write(self) -> None:
         """Write the files that TorchServe and its workers read into ``folder``, made if missing."""
         # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
-        labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
+        labelled = labelled_models(stored_archives(self.store))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(self.text, "utf-8")
-        (self.folder / "metrics.yaml").write_text(self.metrics, "utf-8")
+        (self.folder / "metrics.yaml").write_text(metrics_file(), "utf-8")
         (self.folder / "models.json").write_text(json.dumps(labelled, ensure_ascii=False), "utf-8")
         write_host_settings(self.folder, self.environment)
 
 
 def configure(
-    store: str | Path,
-    models: Sequence[str],
-    options: ServeOptions,
-    *,
-    ports: Ports | None = None,
-    settings: Mapping[str, str] | None = None,
+    store: str | Path, models: Sequence[str], options: ServeOptions, settings: Mapping[str, str]
 ) -> Configuration:
     """Configure a :class:`~calib_serve.torchserve.server.Server`, which explains the parameters."""
     from calib_serve.ledger import check_address  # noqa: PLC0415 - the doctor imports this, without extras
 
     folder, store = Path(options.folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
-    text, metrics, notes = adjusted(
+    text, notes = adjusted(
         Path(options.properties) if options.properties else None,
-        {**(ports.as_properties() if ports else {}), **(settings or {})},
+        settings,
         {"model_store": str(store), "load_models": ",".join(models)},
         metrics=folder / "metrics.yaml",
     )
-    if ports is not None and options.properties is not None:
-        theirs = read_properties(Path(options.properties))
-        notes += _moved({**theirs, **(settings or {})}, {**ports.as_properties(), **(settings or {})})
     own = folder / "keyring.json"
     keyring = options.keyring or from_environment(KEYRING) or (own if own.is_file() else None)
     if keyring is not None:
@@ -239,15 +217,8 @@ def configure(
         **({} if keyring is None else {KEYRING: placed(keyring)}),
         LEDGER: placed(ledger),
     }
-    if samples := from_environment(SAMPLES):
+    if samples := options.samples or from_environment(SAMPLES):
         environment[SAMPLES] = placed(samples)
-    if options.samples is not None:
-        environment |= {
-            SAMPLES: placed(options.samples),
-            SAMPLE_RATE: repr(options.sample_rate),
-        }
-    if options.label_budget:
-        environment[LABEL_BUDGET] = parse_policy(options.label_budget).text
     notes += [
         f"{name}: {value}, not what the environment says"  # which may hold a password
         for name, value in environment.items()
@@ -255,27 +226,11 @@ def configure(
         and (given := from_environment(name))
         and value not in (given, placed(given))
     ]
-    notes += _misspelt()
     named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
     return Configuration(
-        *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
+        *(folder, store, tuple(models), text, environment, tuple(notes)),
         log_config=None if named else shipped("handlers/log4j2.xml"),
     )
-
-
-def _misspelt() -> Iterator[str]:
-    """Warn of variables that nearly name a host's setting, and that no worker reads."""
-    for name in sorted(name for name in os.environ if name.startswith("CALIB_SERVE_")):
-        # Of CALIB_SERVE_SERVE_SAMPLES, an option, and CALIB_SERVE_SAMPLES nine tenths are not alike.
-        if name not in _WORKERS_NEED and (near := get_close_matches(name, _WORKERS_NEED, 1, cutoff=0.9)):
-            yield f"{name} is a variable that no worker reads; did you mean {near[0]}?"
-
-
-def _moved(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:
-    """Warn of APIs that free ports move to another host, or scheme, than the user's file names."""
-    for key in (f"{api}_address" for api in ADDRESSES):
-        if key in theirs and theirs[key].rpartition(":")[0] != ours[key].rpartition(":")[0]:
-            yield f"{key}: {ours[key]} instead of {theirs[key]}: free ports are taken of this host alone"
 
 
 def ensure_keyring(folder: Path) -> Path:

@@ -7,19 +7,17 @@ worker that dies loses nothing and publishes nothing twice: the next one sets th
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from calib_serve.core.errors import CalibServeError, InputError, ModelError, UnknownFate
-from calib_serve.core.options.pack import FeedbackOptions
-from calib_serve.core.options.servers import WatchOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.pack import FeedbackOptions, FeedbackPack
 from calib_serve.monitor import (
     BIN_WINDOWS,
     TOTALS,
@@ -56,19 +54,16 @@ from calib_serve.receipts import (
 )
 from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve._observer import host_sample_log, live_keyring
-from calib_serve.torchserve._replies import refusal, reply_tensor, v2_reply
-from calib_serve.torchserve._requests import Message, as_text, read_messages, read_tensors
+from calib_serve.torchserve._replies import refusal
+from calib_serve.torchserve._requests import Message, read_messages
 from calib_serve.torchserve._worker import WorkerHandler, check_requests
 from calib_serve.torchserve.mar_options import SECTION
 
 log = logging.getLogger(__name__)
 
-_COUNTED = {"ttl_days": float, "arl": float, "tolerance": float, "block": int}
-"""Options of the watch that an archive may carry."""
-
 
 class CalibrationFeedback(WorkerHandler):
-    """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, in every protocol."""
+    """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, as JSON or as instances."""
 
     def initialize(self, ctx: Any) -> None:
         """Open the watch, and publish its sums."""
@@ -77,20 +72,24 @@ class CalibrationFeedback(WorkerHandler):
             "model": str(ctx.manifest["model"]["modelName"]),
             "version": str(ctx.manifest["model"]["modelVersion"]),
         }
-        config = _known((ctx.model_yaml_config or {}).get(SECTION, {}))
+        section = dict((ctx.model_yaml_config or {}).get(SECTION, {}))
+        listed, options = section.pop("models", []), FeedbackOptions()
+        try:  # an unknown option, such as a typo, is refused
+            options = FeedbackOptions(**section)
+        except (TypeError, ValueError, InputError) as error:
+            raise ModelError(f"the {SECTION} section of model-config.yaml cannot be read: {error}") from error
         path = from_environment(MODELS)
-        self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
+        self._emitter = Emitter(interval=options.flush_seconds)
         self._source = source_reader()
         self._correctors = {*filter(None, (from_environment(CORRECTORS) or "").split(","))}
         self._watch = Watch.open(
             # A host's list comes first: it also names versions that are packed later.
-            {} if path else read_models(config),
+            {} if path else read_models(listed),
             follow=path,
             keyring=live_keyring(_setting(KEYRING), self._emitter),
             ledger=_setting(LEDGER),
-            maturity=str(config.get("maturity", WatchOptions.maturity)),
             samples=host_sample_log(),
-            **{name: kind(config[name]) for name, kind in _COUNTED.items() if name in config},
+            **{name: value for name, value in fields_of(FeedbackPack, options).items() if value is not None},
         )
         self._publisher = Publisher(self._watch, self._emitter)
         self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
@@ -149,12 +148,6 @@ class CalibrationFeedback(WorkerHandler):
         told = [outcome.as_dict() for outcome in outcomes]
         if message.form == "v1":
             return {"predictions": told}
-        if message.form == "v2":
-            columns = [
-                reply_tensor("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
-                reply_tensor("reason", "BYTES", [outcome.reason or "" for outcome in outcomes]),
-            ]
-            return v2_reply(message, columns, **self._names)
         counted = sum(outcome.accepted for outcome in outcomes)
         return {"accepted": counted, "refused": len(told) - counted, "outcomes": told}
 
@@ -257,31 +250,10 @@ def _parse(message: Message) -> list[object] | str:
     """The items of one request, or the reason why there are none."""
     try:
         if message.form == "v2":
-            return parse_items(_of_tensors(message))
+            raise InputError('send labels as JSON, {"receipt": ..., "label": ...}, to /predictions')
         return parse_items(message.body["instances"] if message.form == "v1" else message.body)
     except InputError as error:
         return str(error)
-
-
-def _of_tensors(message: Message) -> list[object]:
-    """Read items of the tensors ``receipt``, ``label``, and maybe ``by``, ``segment`` and ``replaces``."""
-    columns: dict[str, list[Any]] = {}
-    for name, one in read_tensors(message).items():
-        values = one.values.ravel().tolist()
-        columns[name] = [_unquoted(as_text(v)) if isinstance(v, (str, bytes)) else v for v in values]
-    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "by", "segment", "replaces"}:
-        raise InputError("send the input tensors receipt and label, one value each for every prediction")
-    if len({len(values) for values in columns.values()}) != 1:
-        raise InputError("the input tensors receipt and label must be of one length")
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _unquoted(text: str) -> str:
-    """Take off the quotes that TorchServe puts around the texts of a gRPC reply."""
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        with contextlib.suppress(ValueError):
-            return str(json.loads(text))
-    return text
 
 
 def parse_items(body: object) -> list[object]:
@@ -313,23 +285,14 @@ def _loads(body: bytes) -> object:
     return lines
 
 
-def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
+def read_models(listed: Any) -> dict[Version, Watched]:
     """Read the model versions whose labels are accepted, as the archive lists them."""
-    listed = config.get("models") or []
     if not listed:
         raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
     try:
         return read_versions(listed)
     except (InputError, KeyError, TypeError) as error:
         raise ModelError(f"the archive's list of models cannot be read: {error!r}") from error
-
-
-def _known(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The archive's options; ModelError for an unknown one, such as a typo."""
-    known = {"models", *(one.name for one in fields(FeedbackOptions))} - {"standalone"}
-    if unknown := set(config) - known:
-        raise ModelError(f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}")
-    return config
 
 
 def _setting(variable: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Union, get_args
 
 from calib_serve.artifact import Artifact, Preprocessing
@@ -19,15 +19,14 @@ TRIAL = "calibration_request.json"
 SHOWN = "calibration_shown.json"
 """The file of a re-packed archive that says what its handler's replies show of their rows."""
 
-Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
+Kind = Literal["torchscript", "exported", "onnx", "wrapped"]
 
 
 @dataclass(frozen=True)
 class ModelOptions(AnswerOptions, Wrapped):
     """One classifier's archive.
 
-    ``model``: the model file; ``factory``: ``module:name`` for an eager model, whose ``model`` file
-    holds the weights; ``wraps``: the original handler of a re-packed archive.
+    ``model``: the model file; ``wraps``: the original handler of a re-packed archive.
     ``seam``: the place in that handler where its class scores pass, and ``output``: where they lie in
     what passes, such as "logits".
     ``outputs``: what the model itself returns, or what passes the seam (``calib_serve.scores``).
@@ -42,14 +41,13 @@ class ModelOptions(AnswerOptions, Wrapped):
     input_shape: tuple[int | None, ...] = ()
     input_dtype: str = "float32"
     outputs: Outputs = "logits"
-    factory: str | None = None
     wraps: str | None = None
     seam: str = "inference"
     output: str = ""
     artifact: str = "artifact"
     shadow: str = ""
     proof: str = ""
-    workers: int = 1
+    workers: int = field(default=1, kw_only=True)
     pictures: Union[Preprocessing, Literal["unknown"]] = "unknown"
 
     def __post_init__(self) -> None:
@@ -74,8 +72,6 @@ class ModelOptions(AnswerOptions, Wrapped):
             raise ModelError("of several labels there is no one confidence to abstain by; leave it out")
         if self.threshold != AnswerOptions.threshold and self.outputs not in LABELS:
             raise ModelError("threshold is of several labels, and one class is predicted here; leave it out")
-        if self.workers < 1:
-            raise ModelError(f"workers must be 1 or more, got {self.workers}")
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelOptions:
@@ -112,6 +108,11 @@ class ModelOptions(AnswerOptions, Wrapped):
             raise ModelError(
                 "the artifact is of tokens or pixels, and an archive answers with one prediction a sample: "
                 "put it into the model with calib-serve fuse, or take artifact.one_place and a Reporter"
+            )
+        if artifact.model_steps and self.kind == "wrapped":
+            raise ModelError(
+                "the artifact changes the model itself, and that of a handler stays as it is: pack the "
+                "model's file (--model), or put the steps into it with calib-serve fuse"
             )
         if artifact.source_maps is not None and self.kind == "wrapped":
             by = artifact.source_maps.by

@@ -30,31 +30,13 @@ from calib_serve.torchserve.properties import read_properties
 _PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
 
 
-@dataclass(frozen=True)
-class PromotionEvidence:
-    """Evidence of a shadow's test for its promotion.
-
-    Args:
-        enough: Whether it is enough to promote.
-        verdict: "better", "no worse" and others.
-        says: A sentence for people.
-    """
-
-    enough: bool
-    verdict: str
-    says: str
-
-
-def evidence_of(
-    ledger: Ledger, served: Version, fingerprint: str, *, unless_worse: bool = False
-) -> PromotionEvidence:
-    """Judge an artifact that ran in the shadow of a version.
+def evidence_of(ledger: Ledger, served: Version, fingerprint: str) -> tuple[bool, str]:
+    """Whether labels show that an artifact in the shadow of a version is better, and what they say of it.
 
     Args:
         ledger: Where both were counted.
         served: (model, version) that was served.
         fingerprint: Of the artifact.
-        unless_worse: Whether "no worse" is enough, and not "better" alone.
 
     Raises:
         LedgerError: Where the ledger cannot be read.
@@ -62,22 +44,13 @@ def evidence_of(
     tag = shadow_tag(fingerprint).hex()  # receipts name a shadow by it, as they have no room for more
     state = next((one for one in shadow_states(ledger, served) if one.tag == tag), None)
     if state is None:
-        missing = f"No label says anything of shadow {tag} of {served[1]}: serve it as a shadow first."
-        return PromotionEvidence(False, "unknown", missing)
-    enough = state.verdict == "better" or (unless_worse and state.verdict == "no worse")
-    return PromotionEvidence(enough, state.verdict, state.says())
+        return False, f"No label says anything of shadow {tag} of {served[1]}: serve it as a shadow first."
+    return state.verdict == "better", state.says()
 
 
 @dataclass(frozen=True)
 class Running:
-    """A version on the server.
-
-    Args:
-        version: Its name.
-        archive: Its archive in the store.
-        workers: Workers that it has.
-        ready: Workers that are ready.
-    """
+    """A version on the server: its archive in the store, and how many workers it has, and are ready."""
 
     version: str
     archive: str
@@ -87,16 +60,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An exchange that was made.
-
-    Args:
-        time: Seconds since 1970.
-        model: Name of the model.
-        version: Version that is served since.
-        archive: Its archive.
-        before: Version that was served before.
-        archive_before: Its archive.
-    """
+    """An exchange that was made at ``time``, in seconds since 1970: ``version`` is served since."""
 
     time: float
     model: str

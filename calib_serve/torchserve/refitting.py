@@ -13,7 +13,7 @@ from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.fit import GateOptions, RefitOptions, ServedRefitOptions
 from calib_serve.fit import LEAST, Progress, Refitted, refit
 from calib_serve.receipts import DAY, read_samples
-from calib_serve.torchserve.archive._forms import is_archive
+from calib_serve.torchserve.archive._archive import is_archive
 from calib_serve.torchserve.archive._packing import served_artifact
 
 if TYPE_CHECKING:

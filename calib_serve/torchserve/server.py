@@ -43,10 +43,9 @@ class Server:
         store: The folder of the archives.
         models: Their files in it, such as ``digits.mar``.
         options: A ``ServeOptions``; keywords replace its fields.
-        ports: Where it listens, instead of where the configuration says.
-        settings: Lines of config.properties, by name.
-        **keywords: Fields of ``ServeOptions``: ``folder``, ``keyring``, ``label_budget``, ``ledger``,
-            ``properties``, ``sample_rate``, ``samples``.
+        settings: Lines of config.properties, by name, such as those of ``Ports.free().as_properties()``.
+        **keywords: Fields of ``ServeOptions``: ``folder``, ``keyring``, ``ledger``, ``properties``,
+            ``samples``.
 
     Raises:
         ServerError: Where these are wrong, before anything starts; KeyringError for an unusable keyring.
@@ -58,12 +57,11 @@ class Server:
         models: Sequence[str],
         options: ServeOptions | None = None,
         *,
-        ports: Ports | None = None,
         settings: Mapping[str, str] | None = None,
         **keywords: Unpack[ServeKeywords],
     ) -> None:
         found = changed(options or ServeOptions(), keywords, Server)
-        self._configuration = configure(store, models, found, ports=ports, settings=settings)
+        self._configuration = configure(store, models, found, settings or {})
         self._process: Process | None = None
         self.failures: Mapping[str, str] = {}
         """Why, for each model that failed at the start; TorchServe keeps trying to load it."""

@@ -16,11 +16,10 @@ from typing import Any, cast
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Form
 from calib_serve.torchserve._bound import Bond, Passing, Rows
-from calib_serve.torchserve._foreign_replies import MOST_IN_HEADER, in_body, in_headers, in_protocol
 from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import check_file
 from calib_serve.torchserve._predictions import INVALID, AnyPrediction, Failure, LabelsPrediction
-from calib_serve.torchserve._replies import ASKING, columns
+from calib_serve.torchserve._replies import ASKING, MOST_IN_HEADER, columns, in_body, in_headers, in_protocol
 from calib_serve.torchserve._requests import Message, read_messages, tag_of
 from calib_serve.torchserve.declared import DECLARED, calibrate_with
 from calib_serve.torchserve.mar_options import SHOWN, TRIAL
@@ -57,7 +56,6 @@ class CalibratedWrapper(CalibratedHandler):
         at_inference = self._passing if self.options.seam == INFERENCE else None
         self._inner = load_handler(self.options.wraps or "", inference=at_inference)
         self._inner.initialize(ctx)
-        self._change_model()
         if self.options.seam == DECLARED:
             calibrate_with(self._passing.declared)
         else:
@@ -190,17 +188,6 @@ class CalibratedWrapper(CalibratedHandler):
         handle = getattr(self._inner.subject, "handle", None)
         index: int | None = getattr(handle, "get_micro_batch_idx", lambda: None)()
         return index
-
-    def _change_model(self) -> None:
-        if steps := self.artifact.model_steps:
-            from calib_serve.fuse import calibrated  # noqa: PLC0415 - only these need torch
-
-            self._inner.subject.model = calibrated(
-                self._inner.subject.model,
-                self.artifact.only(*steps),
-                returns="logits",
-                last_linear=None if self.artifact.head is None else self.options.last_linear,
-            )
 
     def _check(self, folder: Path, ctx: Any) -> None:
         """Ask the handler its trial request from packing; ModelError if the calibration is not reached."""

@@ -43,7 +43,7 @@ from calib_serve.scores import Scores
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.configuration import adjusted
 from calib_serve.torchserve.management import Tokens
-from calib_serve.torchserve.metrics_file import metrics_file
+from calib_serve.torchserve.metrics_file import undeclared
 from calib_serve.torchserve.promotion import Host
 from calib_serve.torchserve.properties import read_properties
 from calib_serve.torchserve.seam._requests import Request
@@ -132,7 +132,7 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "certificate": ("cert.pem", lambda p: _pair(p, p)),
     "properties": ("config.properties", read_properties),
     "server": ("config.properties", lambda p: adjusted(p, {}, {}, metrics=p.parent / "metrics.yaml")),
-    "metrics": ("metrics.yaml", metrics_file),
+    "metrics": ("metrics.yaml", undeclared),
     "key_file": ("key_file.json", Tokens.read),
     "environment": ("environment.json", lambda p: host_setting(p.parent, "CALIB_SERVE_LEDGER")),
     "promotions": ("promotions.json", lambda p: Host(p.parent, p.parent).exchanges()),

@@ -71,9 +71,8 @@ LINES = [
     ("compare s.npz --study size --groups patients", "--groups"),
     ("compare s.npz --study size --option cal=2", "cal"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
-    (f"{AROUND} --untried --probe p.jpg", "--probe"),
+    (f"{AROUND} --untried --probe-data d", "--probe-data"),
     (f"{AROUND} --option top=3", "top"),
-    (f"{AROUND} --probe p.jpg --probe-data d", "--probe"),
     ("export monitoring made --token-file t --targets watch=h:1", "token"),
     ("fuse torch m.pt2 artifact -o made --inputs i.npz --input-shape 3", "--input-shape"),
 ]

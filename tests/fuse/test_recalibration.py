@@ -12,26 +12,23 @@ from live_server import exported
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
 from calib_serve.core.errors import FuseError
-from calib_serve.torchserve import Batching, artifact_of, pack, pack_feedback
+from calib_serve.torchserve import artifact_of, pack, pack_feedback
 from calib_serve.torchserve.archive._archive import read_archive, write_archive
 from calib_serve.torchserve.archive._packing import recalibrated, served_artifact
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
-    """An archive with a handler, a file and options of its own."""
+    """An archive with options of its own."""
     exported(tmp_path / "net.pt2", torch.nn.Linear(4, 3), 4)
-    (tmp_path / "own_handler.py").write_text("# mine\n")
-    (tmp_path / "words.txt").write_text("more\n")
     return pack(
         tmp_path / "net.pt2",
         Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3),
         tmp_path / "store",
         name="pets",
         input_shape=(4,),
-        batching=Batching(workers=3, batch_size=16),
-        handler=tmp_path / "own_handler.py",
-        extra=[tmp_path / "words.txt"],
+        workers=3,
+        batch_size=16,
         abstain_below=0.4,
         unproven=True,
     )

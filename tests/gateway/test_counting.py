@@ -20,7 +20,6 @@ from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.servers import GatewayOptions
-from calib_serve.receipts.samples import read_samples
 from calib_serve.scores import softmax
 from calib_serve.web import new_token
 
@@ -171,25 +170,7 @@ def test_every_receipt_says_what_the_shadow_made_of_the_same_output(
     assert {one.shadow.tag.hex() for one in found} == {SHADOW.fingerprint[:8]}
 
 
-def test_samples_hold_the_labels_of_their_logits(server: Recording, model: str, tmp_path: Path) -> None:
-    """One in ten is kept; without its label it could not be refitted on."""
-    options = ["--output", "logits", "--samples", str(tmp_path / "samples")]
-    with gateway(tmp_path, server.url, *options, models=[model]) as running:
-        given = [one for _ in range(100) for one in receipts(post(running))]
-        until(lambda: running.counted("calib_predictions_total") == 100 * ROWS, seconds=20)
-        done = httpx.post(f"{running.http}/v1/labels", json=labelled(given), timeout=60)
-        assert done.json()["accepted"] == 100 * ROWS
-        running.process.terminate()
-        assert running.process.wait(60) == 0
-    found = read_samples(tmp_path / "samples", model="digits", version="1")
-    assert 15 <= len(found.labels) <= 100
-    for row in found.logits:
-        assert np.abs(logits() - row).max(axis=1).min() < 1e-2
-
-
-def test_samples_are_kept_where_labels_are_counted() -> None:
-    with pytest.raises(InputError, match="samples are kept where labels are counted"):
-        GatewayOptions(upstream="http://x", output=["logits"], watch="http://watch", samples="folder")
+def test_a_token_of_a_watch_is_for_a_watch_elsewhere() -> None:
     with pytest.raises(InputError, match="watch_token_file is for a watch at another address"):
         GatewayOptions(upstream="http://x", output=["logits"], ledger="l.db", watch_token_file="token")
 

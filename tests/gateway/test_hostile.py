@@ -437,15 +437,6 @@ def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> 
         assert client.get("/calibration/", headers={"Host": "localhost"}).status_code == 404
 
 
-def test_it_asks_for_the_tokens_of_its_options(server: Recording, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.touch(0o600)
-    tokens.write_text("lab scrape a-token-that-is-long")
-    with in_process(server, token_file=tokens) as client:
-        for headers, expected in (({}, 401), ({"Authorization": "Bearer a-token-that-is-long"}, 200)):
-            assert client.get("/calibration/metrics", headers=headers).status_code == expected
-
-
 def test_it_asks_for_the_labels_of_its_budget_wherever_it_counts(server: Recording, tmp_path: Path) -> None:
     here = {"watch": None, "ledger": str(tmp_path / "ledger.db")}
     for home in ({}, here):

@@ -74,10 +74,3 @@ def array_files(folder: Path) -> Path:
         body = [0.1 * j if j % 3 == k else -0.2 for j in range(WIDTH)]
         (folder / "requests" / "any" / f"{k}.json").write_text(json.dumps(body))
     return folder / "requests"
-
-
-def array_file(folder: Path) -> Path:
-    """A request that the others answer."""
-    path = folder / "request.json"
-    path.write_text(json.dumps([0.1 * k for k in range(WIDTH)]))
-    return path

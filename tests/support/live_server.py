@@ -6,7 +6,7 @@ import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,8 @@ from processes import free_ports
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.torchserve import Batching, pack, pack_feedback
+from calib_serve.torchserve import pack, pack_feedback, read_archive
+from calib_serve.torchserve.archive._archive import write_archive
 from calib_serve.torchserve.properties import Ports
 from calib_serve.torchserve.server import Server
 
@@ -112,6 +113,15 @@ class Running:
         return self.http.post("/predictions/calibration_feedback", json=items)
 
 
+def rewritten(path: Path, files: Mapping[str, str]) -> Path:
+    """An archive with other text in some of its files."""
+    found = read_archive(path)
+    named = {name: text.encode() for name, text in files.items()}
+    facts: dict[str, Any] = {"name": found.name, "version": found.version, "manifest": found.manifest}
+    with found.contents() as kept:
+        return write_archive(path, {**kept, **named}, **facts)
+
+
 def foreign(store: Path, name: str, code: str, config: str = "") -> Path:
     """An archive with the handler ``code``, as its user packs it: without this package."""
     model = {"modelName": name, "handler": f"{name}_handler.py", "modelVersion": "1.0"}
@@ -131,7 +141,7 @@ def small_store(folder: Path, artifact: Artifact | None = None) -> Path:
     """A model store of one classifier, two workers, batches of 8, and the feedback model."""
     artifact = artifact or temperature_artifact()
     model = exported(folder / "net.pt2")
-    pack(model, artifact, folder, name="digits", batching=Batching(workers=2, batch_size=8), unproven=True)
+    pack(model, artifact, folder, name="digits", workers=2, batch_size=8, unproven=True)
     pack_feedback(folder)
     return folder
 
@@ -141,6 +151,7 @@ def serve(store: Path, models: list[str], folder: Path, **settings: str) -> Iter
     folder.mkdir(parents=True, exist_ok=True)
     keyring = Keyring.new()
     keyring.save(folder / "keyring.json")
-    server = Server(store, models, folder=folder, ports=Ports(*free_ports(5)), settings=settings)
+    ports = Ports(*free_ports(5)).as_properties()
+    server = Server(store, models, folder=folder, settings={**ports, **settings})
     with server, server.client() as http:
         yield Running(server, http, keyring)

@@ -1,4 +1,4 @@
-"""Archives that torch-model-archiver makes, in each of its forms."""
+"""Archives that torch-model-archiver makes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,9 @@ class Mine(BaseHandler):
         return torch.softmax(outputs, 1).tolist()
 """
 
-SUFFIX = {"default": ".mar", "zip-store": ".mar", "no-archive": ""}
-FORMS = tuple(SUFFIX)
 
-
-def archived(
-    folder: Path, *options: object, form: str = "default", name: str = "pets", version: str = "3.1"
-) -> Path:
-    """``folder/name`` in this form: our small network with a handler that is not ours."""
+def archived(folder: Path, *options: object, name: str = "pets", version: str = "3.1") -> Path:
+    """``folder/name.mar``: our small network with a handler that is not ours."""
     folder.mkdir(parents=True, exist_ok=True)
     sources = folder.parent / f"{folder.name}-sources"
     sources.mkdir(exist_ok=True)
@@ -41,7 +36,6 @@ def archived(
         "--serialized-file": scripted(sources / "net.pt", network()),
         "--handler": sources / "mine.py",
         "--export-path": folder,
-        "--archive-format": form,
     }
     words = [str(word) for pair in arguments.items() for word in pair] + [str(word) for word in options]
     subprocess.run(
@@ -50,4 +44,4 @@ def archived(
         env={"TMPDIR": str(folder.parent / "tmp"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
     )
-    return folder / f"{name}{SUFFIX[form]}"
+    return folder / f"{name}.mar"

@@ -1,27 +1,24 @@
-"""Archives of others in every form that torch-model-archiver makes; none of them can harm us."""
+"""Archives that torch-model-archiver makes; none of them can harm us."""
 
 from __future__ import annotations
 
-import os
 import zipfile
 from pathlib import Path
 
 import pytest
 from live_server import temperature_artifact
-from others_archives import FORMS, HANDLER, archived
-from sizes import sized
+from others_archives import HANDLER, archived
 
 from calib_serve import load_artifact
 from calib_serve.core.errors import ModelError
 from calib_serve.torchserve import pack_around, read_archive, stored_archives
-from calib_serve.torchserve.archive._forms import MANIFEST
+from calib_serve.torchserve.archive._archive import MANIFEST
 
 pytestmark = pytest.mark.server
 
 
-@pytest.mark.parametrize("form", sized(ci=["default", "no-archive"], nightly=FORMS))
-def test_each_form_is_read_and_packed_again(form: str, tmp_path: Path) -> None:
-    old = archived(tmp_path / "store", form=form)
+def test_an_archive_is_read_and_packed_again(tmp_path: Path) -> None:
+    old = archived(tmp_path / "store")
     found = read_archive(old)
     assert (found.name, found.version, found.model["handler"]) == ("pets", "3.1", "mine.py")
     assert found.files == (MANIFEST, "mine.py", "net.pt")
@@ -38,24 +35,9 @@ def test_each_form_is_read_and_packed_again(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.zip"])
 def test_what_is_not_called_mar_is_refused(name: str, tmp_path: Path) -> None:
     path = archived(tmp_path / "store").rename(tmp_path / "store" / name)
-    with pytest.raises(ModelError, match=r"a zip called \.mar, or a folder; unpack a \.tar\.gz"):
+    with pytest.raises(ModelError, match=r"a zip called \.mar"):
         read_archive(path)
     assert stored_archives(tmp_path / "store") == []
-
-
-def test_a_folder_holds_files_of_its_own_alone(tmp_path: Path) -> None:
-    folder = archived(tmp_path / "store", form="no-archive")
-    (tmp_path / "secret").write_text("key")
-    (folder / "near").symlink_to("net.pt")
-    assert read_archive(folder).read("near") == (folder / "net.pt").read_bytes()
-    for target in (tmp_path / "secret", "../../secret", "nowhere", ".", "MAR-INF"):
-        (folder / "link").symlink_to(target)
-        with pytest.raises(ModelError, match="link or a device"):
-            read_archive(folder)
-        (folder / "link").unlink()
-    os.mkfifo(folder / "pipe")
-    with pytest.raises(ModelError, match="link or a device"):
-        read_archive(folder)
 
 
 @pytest.mark.parametrize(("written", "version"), [("1", "1"), ("1.0", "1.0"), ("1.10", "1.10"), ('"1"', "1")])

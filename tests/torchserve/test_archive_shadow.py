@@ -118,5 +118,5 @@ def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_p
         )
         for name in ("one", "two")
     ]
-    assert same_model(wrapped[0], recalibrated(wrapped[0], SHADOW, tmp_path, version="2", shadow=SERVED))
+    assert same_model(wrapped[0], recalibrated(wrapped[0], SHADOW, tmp_path, version="2"))
     assert not same_model(*wrapped)

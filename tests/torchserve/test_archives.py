@@ -13,8 +13,7 @@ from live_server import exported, temperature_artifact
 from calib_serve.core.errors import FuseError, IntegrityError
 from calib_serve.core.files import shipped
 from calib_serve.torchserve import pack
-from calib_serve.torchserve.archive._archive import read_archive, write_archive
-from calib_serve.torchserve.archive._forms import MANIFEST
+from calib_serve.torchserve.archive._archive import MANIFEST, read_archive, write_archive
 from calib_serve.torchserve.metrics_file import metrics_file
 
 
@@ -25,7 +24,6 @@ def packed(tmp_path: Path) -> Path:
         temperature_artifact(),
         tmp_path,
         name="digits",
-        standalone=True,
         unproven=True,
     )
 
@@ -37,7 +35,6 @@ def test_the_same_inputs_make_the_same_bytes(packed: Path, tmp_path: Path) -> No
         temperature_artifact(),
         tmp_path / "b",
         name="digits",
-        standalone=True,
         unproven=True,
     )
     assert again.read_bytes() == packed.read_bytes()

@@ -59,11 +59,11 @@ def test_a_name_of_two_classes_names_neither(tmp_path: Path) -> None:
     classes = Classes(CLASSES, tuple(names(path)))
     with pytest.raises(Refused):
         classes.find("crane")
-    assert (classes.find("n02012849"), classes.find("n03126707"), classes.find(7)) == (3, 7, 7)
+    assert (classes.find("crane (3)"), classes.find("crane (7)"), classes.find(7)) == (3, 7, 7)
     assert classes.find(NAMES[0]) == 0
     remark = remarks(read_archive(path))[0]
     assert "'crane'" in remark
-    assert "n03126707" in remark
+    assert "crane (7)" in remark
 
 
 @pytest.mark.parametrize(

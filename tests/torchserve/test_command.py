@@ -77,8 +77,6 @@ def test_packed_served_asked_and_stopped(
         "artifact",
         "--name",
         "digits",
-        "--workers",
-        "1",
         "--unproven",
     )
     run("pack", "--feedback")

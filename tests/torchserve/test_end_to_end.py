@@ -8,14 +8,12 @@ from collections.abc import Callable
 import httpx
 import numpy as np
 import pytest
-import torch
 from deciding import deciding
 from live_server import (
     NAMES,
     Running,
     exported,
     inputs,
-    network,
     samples,
     temperature_artifact,
     total,
@@ -24,7 +22,7 @@ from live_server import (
 from sizes import sized
 
 from calib_serve import Bins
-from calib_serve.torchserve import Batching, pack
+from calib_serve.torchserve import pack
 
 pytestmark = pytest.mark.server
 
@@ -35,28 +33,9 @@ DECIDING = deciding(temperature_artifact(), "raps", below=0.3)
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("counted")
-    batching = Batching(workers=2, batch_size=8)
     return register(
-        pack(exported(folder / "net.pt2"), DECIDING, folder, name=MODEL, batching=batching, unproven=True)
+        pack(exported(folder / "net.pt2"), DECIDING, folder, name=MODEL, workers=2, unproven=True)
     )
-
-
-def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
-    """And so are its set, likeliest first, and whether there is an answer."""
-    x = inputs(5, seed=1)
-    with torch.inference_mode():
-        expected = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())
-    for row, probs in zip(x, expected, strict=True):
-        reply = running.predict(row.tolist()).json()
-        np.testing.assert_allclose(reply["probabilities"], probs, rtol=1e-5)
-        assert reply["predicted"] == probs.argmax()
-        assert reply["label"] == NAMES[reply["predicted"]]
-        ranked = [NAMES[k] for k in np.argsort(-probs) if DECIDING.sets(probs[None])[0, k]]
-        assert reply["set"] == ranked
-        assert reply["abstain"] == (probs.max() < 0.3)
-        receipt = running.keyring.verify(reply["receipt"])
-        assert receipt.confidence == reply["confidence"] == max(reply["probabilities"])
-        assert (receipt.model, receipt.version, receipt.predicted) == (MODEL, "1.0", reply["predicted"])
 
 
 def test_without_the_token_nothing_is_answered_but_the_metrics(running: Running) -> None:

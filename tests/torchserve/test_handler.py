@@ -17,7 +17,7 @@ from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, exported, inputs, network, temperature_artifact
 
 from calib_serve import Artifact, Keyring
-from calib_serve.artifact import Choice, SourceMaps
+from calib_serve.artifact import SourceMaps
 from calib_serve.core.errors import ModelError
 from calib_serve.receipts import group_number
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
@@ -25,7 +25,6 @@ from calib_serve.scores import softmax
 from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import pack, pack_around
 from calib_serve.torchserve._channel import Emitter
-from calib_serve.torchserve._predictions import Prediction
 from calib_serve.torchserve._worker import Ending
 from calib_serve.torchserve.archive._archive import read_archive, write_archive
 from calib_serve.torchserve.classifier import CalibratedClassifier
@@ -102,25 +101,6 @@ def test_a_reply_says_act_by_the_contract_and_the_segment_as_its_receipt_will_co
     assert len(said) == 6, "both answers in every segment"
 
 
-def test_a_subclass_whose_actions_are_other_classes_than_the_predicted_keeps_its_receipts(
-    tmp_path: Path,
-) -> None:
-    class Own(CalibratedClassifier):
-        def postprocess(self, prediction: Prediction) -> Any:
-            return {**super().postprocess(prediction), "by": "us"}
-
-    names = tuple(f"class {k}" for k in range(CLASSES))
-    costs = 1 - np.eye(CLASSES)
-    costs[1] *= 1.5  # to miss class 1 is dearer: it is named where others are a little likelier
-    choice = Choice(names, "cost", 1.0, costs=costs)
-    fitted = replace(temperature_artifact(), class_names=names, choice=choice)
-    handler, ctx = started(tmp_path, Own(), artifact=fitted)
-    replies = [reply for _, reply in ask(handler, ctx, *inputs(400, seed=4).tolist())]
-    assert all("receipt" in reply for reply in replies)
-    assert [one["decision"] for one in replies] == choice.names([one["probabilities"] for one in replies])
-    assert any(one["decision"] != one["label"] for one in replies)
-
-
 class Sure(torch.nn.Module):
     """Returns probabilities."""
 
@@ -161,63 +141,11 @@ def test_an_input_that_the_model_raises_on_is_alone_in_failing(tmp_path: Path) -
     assert outcomes[2][1]["message"] == "the model failed on this input"
 
 
-@pytest.mark.parametrize("error", [ValueError("x\n[METRICS]y"), SystemExit(3), KeyError("k")])
-def test_whatever_a_subclass_raises_costs_one_request(tmp_path: Path, error: BaseException) -> None:
-    class Handler(CalibratedClassifier):
-        def preprocess(self, payload: Any) -> Any:
-            if payload == "read":
-                raise error
-            return super().preprocess(inputs(1)[0].tolist())
-
-        def postprocess(self, prediction: Prediction) -> Any:
-            self.seen = getattr(self, "seen", 0) + 1
-            if self.seen == 2:
-                raise error
-            return super().postprocess(prediction)
-
-    handler, ctx = started(tmp_path, Handler())
-    handler.seen = 0  # it was asked as it loaded
-    outcomes = ask(handler, ctx, "fine", "read", "write", "fine")
-    assert [status for status, _ in outcomes] == [200, 400, 500, 200]
-    assert "METRICS" not in json.dumps(outcomes)
-
-
-class OwnThreshold(CalibratedClassifier):
-    """Names class 3 from a probability of its own on."""
-
-    def postprocess(self, prediction: Prediction) -> Any:
-        p = prediction.probabilities
-        k = 3 if p[3] > 0.12 else prediction.predicted
-        return {"class": k, "of it": float(p[k]), "receipt": prediction.receipt}
-
-
-@pytest.mark.parametrize("form", ["plain", "v1", "v2"])
-def test_a_subclass_that_names_another_class_replies_without_a_receipt(
-    tmp_path: Path, form: str, in_this_process: list[str]
-) -> None:
-    handler, ctx = started(tmp_path, OwnThreshold())
-    x, ring = inputs(40, seed=5), Keyring.load(tmp_path / "keyring.json")
-    found = []
-    if form == "plain":
-        found = [reply for _, reply in ask(handler, ctx, *x.tolist())]
-    elif form == "v1":
-        ((_, reply),) = ask(handler, ctx, {"instances": x.tolist()})
-        found = reply["predictions"]
-    else:
-        tensor = {"name": "x", "shape": [40, WIDTH], "datatype": "FP32", "data": x.tolist()}
-        ((_, reply),) = ask(handler, ctx, {"inputs": [tensor]})
-        said = {one["name"]: one["data"] for one in reply["outputs"]}
-        found = [
-            {**json.loads(one), "receipt": of} for one, of in zip(said["reply"], said["receipt"], strict=True)
-        ]
-    signed = [one for one in found if one["receipt"]]
-    assert 5 < len(signed) < 35
-    assert all(ring.verify(one["receipt"]).predicted == one["class"] for one in signed)
-    handler._observer.flush()
-    counted = re.findall(
-        r"calib_unmatched_total.Count:([1-9]\d*).0\|[^|]*reason:(\w+)", "".join(in_this_process)
-    )
-    assert counted == [(str(40 - len(signed)), "class")]
+@pytest.mark.parametrize("name", ["preprocess", "postprocess"])
+def test_a_subclass_that_would_not_be_asked_does_not_load(tmp_path: Path, name: str) -> None:
+    own = type("Own", (CalibratedClassifier,), {name: lambda self, given: given})
+    with pytest.raises(ModelError, match=f"{name} is not asked here.*--from"):
+        started(tmp_path, own())
 
 
 def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path) -> None:
@@ -227,20 +155,11 @@ def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU here")
-@pytest.mark.parametrize("allowed", [False, True])
-def test_a_worker_with_a_gpu_that_torch_cannot_use_says_so_unless_the_cpu_is_allowed(
-    tmp_path: Path, allowed: bool
-) -> None:
+def test_a_worker_with_a_gpu_that_torch_cannot_use_says_so(tmp_path: Path) -> None:
     model = exported(tmp_path / "net.pt2")
-    path = pack(
-        model, temperature_artifact(), tmp_path, name="digits", allow_cpu_fallback=allowed, unproven=True
-    )
-    ctx = context(path, tmp_path / "unpacked", gpu=0)
-    if allowed:
-        CalibratedClassifier().initialize(ctx)
-        return
+    path = pack(model, temperature_artifact(), tmp_path, name="digits", unproven=True)
     with pytest.raises(ModelError, match="no CUDA"):
-        CalibratedClassifier().initialize(ctx)
+        CalibratedClassifier().initialize(context(path, tmp_path / "unpacked", gpu=0))
 
 
 def test_a_model_file_that_was_exchanged_does_not_load(tmp_path: Path) -> None:
@@ -354,7 +273,7 @@ def test_maps_by_source_go_by_the_segment_and_unknown_ones_are_counted(
     artifact = Artifact((maps,), method="temperature", classes=CLASSES, model=facts)
     handler, ctx = started(tmp_path, artifact=artifact)
     x, sites = inputs(4), ["south", "north", "Mars", ""]
-    z = handler.inference(np.asarray(x, "f4")).astype("f8")
+    z = handler._run(np.asarray(x, "f4")).astype("f8")
     wanted = softmax(z * scales[[2, 1, 0, 0], None]).max(axis=1)
     ctx.request_processor = [RequestProcessor({"x-calib-segment": site}) for site in sites]
     replies = handler.handle([{"body": json.dumps(row.tolist()).encode()} for row in np.asarray(x)], ctx)

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import pytest
-from live_server import Running, exported, inputs, samples, serve, temperature_artifact, total, until
+from live_server import (
+    Running,
+    exported,
+    inputs,
+    rewritten,
+    samples,
+    serve,
+    temperature_artifact,
+    total,
+    until,
+)
 
-from calib_serve.torchserve import Batching, pack, pack_feedback
+from calib_serve.torchserve import pack, pack_feedback
 
 pytestmark = pytest.mark.server
 
@@ -33,36 +46,32 @@ ODD = {
 ECHOING = '''
 import logging
 
-from calib_serve.core.errors import InputError
 from calib_serve.torchserve.classifier import CalibratedClassifier
 
 
 class Handler(CalibratedClassifier):
-    """Fails with the client's own words: by our error, by its own, and by leaving."""
+    """Logs the client's own words, which no handler should do."""
 
-    def preprocess(self, payload):
+    def _read(self, payload):
         if isinstance(payload, dict) and "log" in payload:
-            logging.getLogger().info("got %s", payload["log"])  # what no handler should do
-        if isinstance(payload, dict) and "say" in payload:
-            raise {"ours": InputError, "theirs": KeyError, "exit": SystemExit}[payload["how"]](payload["say"])
-        return super().preprocess(payload)
+            logging.getLogger().info("got %s", payload["log"])
+        return super()._read(payload)
 '''
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("injection")
-    (folder / "echoing.py").write_text(ECHOING)
-    pack(
+    path = pack(
         exported(folder / "net.pt2"),
         temperature_artifact(),
         folder / "store",
         name="digits",
-        handler=folder / "echoing.py",
-        batching=Batching(workers=1, batch_size=4),
+        batch_size=4,
         flush_seconds=0.1,
         unproven=True,
     )
+    rewritten(path, {"calibrated_classifier.py": ECHOING})
     pack_feedback(folder / "store")
     yield from serve(folder / "store", ["digits.mar", "calibration_feedback.mar"], folder / "run")
 
@@ -94,13 +103,6 @@ def test_in_bodies(running: Running, text: str) -> None:
 
 
 @pytest.mark.usefixtures("sound")
-@pytest.mark.parametrize("how", ["ours", "theirs", "exit"])
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
-def test_in_errors_that_a_handler_raises(running: Running, text: str, how: str) -> None:
-    assert running.predict({"say": text, "how": how}).status_code == 400
-
-
-@pytest.mark.usefixtures("sound")
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)
 def test_in_labels_and_receipts(running: Running, text: str) -> None:
     receipt = running.predict(inputs(1)[0].tolist()).json()["receipt"]
@@ -121,6 +123,39 @@ def test_in_labels_and_receipts(running: Running, text: str) -> None:
     )
     assert lines.status_code == 400 or lines.json()["accepted"] == 0
     assert total(running.server.scrape(), "calib_feedback_total") == before
+
+
+ODD_HEADERS = (
+    b"\xff\xfe\x80",
+    b"\xe2\x80\xa8[METRICS]x",
+    b"\xc2\x85[METRICS]x",
+    b"a" * 7000,
+    b"\xf0\x9f\x90\x88",
+    b"\xed\xa0\x80",
+    b"\t",
+    b'"; drop',
+)
+
+
+@pytest.mark.usefixtures("sound")
+def test_in_headers(running: Running) -> None:
+    where = urlsplit(running.server.inference)
+    token = running.server.tokens.inference
+
+    def send(value: bytes) -> bytes:
+        with socket.create_connection((where.hostname, where.port), timeout=60) as raw:
+            raw.sendall(
+                b"POST /predictions/digits HTTP/1.1\r\nHost: h\r\n"
+                + f"Content-Type: application/json\r\nAuthorization: Bearer {token}\r\n".encode()
+                + b"X-Odd: "
+                + value
+                + b"\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]"
+            )
+            return raw.recv(100)
+
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(send, ODD_HEADERS))
+    assert all(reply.startswith(b"HTTP/1.1 400") for reply in replies)
 
 
 @pytest.mark.last

@@ -41,13 +41,13 @@ def test_options_of_a_kept_archive_are_read_and_written_as_they_were() -> None:
 def test_a_kept_feedback_archive_names_its_models_and_its_detector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALIB_SERVE_MODELS", raising=False)
     section = config("feedback")["calib_serve"]
-    assert read_models(section)["digits", "1.0"].classes.count == 10
+    assert read_models(section["models"])["digits", "1.0"].classes.count == 10
 
 
 def test_a_version_without_quotes_in_an_archives_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALIB_SERVE_MODELS", raising=False)
     with pytest.raises(ModelError, match="in quotes"):
-        read_models(yaml.safe_load("models: [{name: m, version: 1.10, classes: 3}]"))
+        read_models(yaml.safe_load("[{name: m, version: 1.10, classes: 3}]"))
 
 
 @pytest.mark.parametrize("entry", sorted(path.name for path in KEPT.glob("*.py")))

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -23,7 +22,6 @@ from live_server import (
     until,
 )
 from onnx import TensorProto, helper, numpy_helper
-from safetensors.torch import save_file
 from scripted import scripted, told
 from sizes import sized
 
@@ -31,23 +29,14 @@ from calib_serve import Artifact
 from calib_serve.artifact import Head, InputShift, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256
-from calib_serve.torchserve import Batching, pack, pack_around
+from calib_serve.torchserve import pack, pack_around
 from calib_serve.torchserve.archive._archive import write_archive
 
 pytestmark = pytest.mark.server
 KINDS = sized(
     ci=("exported", "onnx"),
-    nightly=("torchscript", "exported", "eager", "onnx", "standalone"),
+    nightly=("torchscript", "exported", "onnx"),
 )
-ONE = Batching(workers=1)
-
-FACTORY = f"""
-import torch
-
-def make():
-    return torch.nn.Sequential(torch.nn.Linear({WIDTH}, 32), torch.nn.ReLU(), torch.nn.Linear(32, {CLASSES}))
-"""
-
 OLD_HANDLER = '''
 import json
 import torch
@@ -92,11 +81,6 @@ def exported_file(path: Path) -> Path:
     return path
 
 
-def weights_file(path: Path) -> Path:
-    save_file(network().state_dict(), path)
-    return path
-
-
 def full_artifact() -> Artifact:
     """Every step that reaches into the model: a shift of the input and a new last layer."""
     rng = np.random.default_rng(4)
@@ -129,24 +113,20 @@ def existing_archive(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("kinds")
-    (folder / "net.py").write_text(FACTORY)
-    weights = weights_file(folder / "net.safetensors")
-    models: dict[str, tuple[Any, dict[str, Any]]] = {
-        "torchscript": (scripted(folder / "net.pt", network()), {}),
-        "exported": (exported_file(folder / "net.pt2"), {}),
-        "eager": (f"{folder / 'net.py'}:make", {"weights": weights}),
-        "onnx": (onnx_file(folder / "net.onnx"), {}),
-        "standalone": (exported_file(folder / "net.pt2"), {"standalone": True}),
+    models = {
+        "torchscript": scripted(folder / "net.pt", network()),
+        "exported": exported_file(folder / "net.pt2"),
+        "onnx": onnx_file(folder / "net.onnx"),
     }
     for name in KINDS:
-        model, options = models[name]
         with told(name == "torchscript"):
-            pack(model, full_artifact(), folder / "store", name=name, batching=ONE, **options, unproven=True)
+            pack(models[name], full_artifact(), folder / "store", name=name, unproven=True)
     old = existing_archive(folder / "old")
-    fitted = replace(full_artifact(), steps=full_artifact().steps[1:])
-    request = folder / "request.json"
+    fitted = replace(full_artifact(), steps=full_artifact().steps[2:])
+    request = folder / "requests" / "any" / "request.json"
+    request.parent.mkdir(parents=True)
     request.write_text(json.dumps({"centimetres": [1.0] * WIDTH}))
-    pack_around(old, fitted, folder / "store", probe=request, unproven=True)
+    pack_around(old, fitted, folder / "store", probe_data=str(folder / "requests"), unproven=True)
     return register(*sorted((folder / "store").glob("*.mar")))
 
 
@@ -160,10 +140,9 @@ def test_over_rest_every_kind_gives_the_artifact_s_probabilities(running: Runnin
 
 def test_a_repacked_archive_keeps_its_handler_and_is_calibrated(running: Running) -> None:
     x = inputs(10, seed=13)
-    artifact, net = full_artifact(), network()
     with torch.inference_mode():
-        features = net[:2](torch.from_numpy(x)).numpy()
-    wanted = artifact.probs(artifact.head(features))
+        logits = network()(torch.from_numpy(x)).numpy()
+    wanted = replace(full_artifact(), steps=full_artifact().steps[2:]).probs(logits)
     for row, probs in zip(x, wanted, strict=True):
         reply = running.http.post("/predictions/old", json={"centimetres": (row * 100).tolist()})
         np.testing.assert_allclose(reply.json()["percent"], 100 * probs, atol=2e-3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from foreign_handlers import archive, artifact
-from label_handlers import LABELS, array_file, labels_artifact
+from label_handlers import LABELS, array_files, labels_artifact
 from live_server import exported, temperature_artifact
 from sizes import sized
 
@@ -30,10 +30,9 @@ def _torchvision_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_artifact_of_classes_is_refused_and_names_the_flag(name: str, tmp_path: Path) -> None:
     source = archive(name, tmp_path, LABELS[name])
+    data = array_files(tmp_path)
     with pytest.raises(FuseError, match=r"scores of labels.*scores of classes.*fit --outputs label_"):
-        pack_around(
-            source, artifact(LABELS[name]), tmp_path / "out", probe=array_file(tmp_path), unproven=True
-        )
+        pack_around(source, artifact(LABELS[name]), tmp_path / "out", probe_data=data, unproven=True)
     assert not list((tmp_path / "out").glob("*"))
 
 

@@ -24,10 +24,10 @@ from label_handlers import (
     logits_of,
 )
 from live_server import CLASSES, Running, exported, inputs, total, until
-from protocol_clients import checked, columns, model_infer, predictions, v2_body
+from protocol_clients import checked, predictions
 from sizes import sized
 
-from calib_serve.torchserve import Batching, pack, pack_around
+from calib_serve.torchserve import pack, pack_around
 
 pytestmark = pytest.mark.server
 
@@ -49,9 +49,8 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
             pack_around(
                 archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more, unproven=True
             )
-        batching = Batching(workers=1, batch_size=4)
         net = exported(folder / "ours.pt2", weights(CLASSES))
-        pack(net, labels_artifact(), store, name="ours", batching=batching, top=2, unproven=True)
+        pack(net, labels_artifact(), store, name="ours", batch_size=4, top=2, unproven=True)
     return register(*sorted(store.glob("*.mar")))
 
 
@@ -89,26 +88,6 @@ def test_our_own_reply_has_each_label_by_name(running: Running) -> None:
         assert [one["class"] for one in reply["top"]] == np.argsort(-probs)[:2].tolist()
         receipts = check_receipts(running, reply["receipts"], probs, "ours")
         send(running, receipts, [0, True, "tag 2", "not tag 3", *[1] * (CLASSES - 4)])
-
-
-def test_every_protocol_says_the_same(running: Running) -> None:
-    wanted, body = calibrated(logits_of(X)), json.dumps({"instances": X.tolist()})
-    v1 = checked(running.http.post("/v1/models/ours:predict", content=body))["predictions"]
-    grpc_v1 = predictions(running, "ours", data=body.encode())["predictions"]
-    for replies in (v1, grpc_v1):
-        np.testing.assert_allclose([[*r["probabilities"].values()] for r in replies], wanted, atol=1e-6)
-        for reply, probs in zip(replies, wanted, strict=True):
-            check_receipts(running, reply["receipts"], probs, "ours")
-    v2 = columns(checked(running.http.post("/v2/models/ours/infer", json=v2_body(X))))
-    oip = model_infer(running, "ours", ("x", "FP32", list(X.shape), X.ravel().tolist()))
-    for found in (v2, oip):
-        np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-6)
-        assert found["predicted"] == (wanted >= 0.5).tolist()
-        assert found["receipt_label"] == [[*range(CLASSES)]] * len(X)
-        for told, confidences, probs in zip(found["receipt"], found["confidence"], wanted, strict=True):
-            each = [{"receipt": r, "label": k, "confidence": c}
-                    for k, (r, c) in enumerate(zip(told, confidences, strict=True))]  # fmt: skip
-            check_receipts(running, each, probs, "ours")
 
 
 @pytest.mark.parametrize("name", FOREIGN_LABELS)

@@ -101,7 +101,7 @@ def test_a_calibration_fitted_on_pictures_is_that_of_the_arrays_they_stand_for(f
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], field: Field) -> Running:
     store = field.folder / "store"
-    pack = ("pack", "--model", field.folder / "net.pt2", "--workers", 1, "-o", store)
+    pack = ("pack", "--model", field.folder / "net.pt2", "-o", store)
     call(*pack, "--artifact", field.folder / "of_pictures", "--name", "by_artifact")
     return register(*sorted(store.glob("*.mar")))
 

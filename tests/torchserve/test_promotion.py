@@ -18,7 +18,7 @@ from live_server import Running, exported, inputs, temperature_artifact, until
 from calib_serve.core.errors import ServerError
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.monitor.shadow import ShadowFollower
-from calib_serve.torchserve import Batching, pack, recalibrated
+from calib_serve.torchserve import pack, recalibrated
 from calib_serve.torchserve.promotion import Host, evidence_of, swap
 
 MODEL, X = "exchanged", inputs(1)[0].tolist()
@@ -39,26 +39,22 @@ def rows(n: int, served: float, shadow: float) -> list[LabelRecord]:
 
 @pytest.mark.store
 @pytest.mark.parametrize(
-    ("served", "shadow", "verdict", "alone", "unless_worse"),
-    [
-        (0.9, 0.5, "better", True, True),
-        (0.5, 0.9, "worse", False, False),
-        (0.5, 0.5, "no worse", False, True),
-    ],
+    ("served", "shadow", "verdict"),
+    [(0.9, 0.5, "better"), (0.5, 0.9, "worse"), (0.5, 0.5, "no worse")],
 )
-def test_a_verdict_is_enough_or_not(
-    tmp_path: Path, served: float, shadow: float, verdict: str, *, alone: bool, unless_worse: bool
+def test_labels_are_enough_where_they_say_better(
+    tmp_path: Path, served: float, shadow: float, verdict: str
 ) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     with ledger.transaction():
         ShadowFollower(ledger).feed(("m", "2"), rows(4000, served, shadow), now=NOW)
-    found = evidence_of(ledger, ("m", "2"), FINGERPRINT)
-    assert (found.verdict, found.enough) == (verdict, alone)
-    assert "4,000 labels" in found.says
-    assert evidence_of(ledger, ("m", "2"), FINGERPRINT, unless_worse=True).enough is unless_worse
+    enough, says = evidence_of(ledger, ("m", "2"), FINGERPRINT)
+    assert enough is (verdict == "better")
+    assert "4,000 labels" in says
     for version, fingerprint in ((("m", "1"), FINGERPRINT), (("m", "2"), "sha256:" + 64 * "1")):
-        unknown = evidence_of(ledger, version, fingerprint, unless_worse=True)
-        assert (unknown.enough, unknown.verdict) == (False, "unknown")
+        enough, says = evidence_of(ledger, version, fingerprint)
+        assert not enough
+        assert says.startswith("No label")
     ledger.close()
 
 
@@ -70,7 +66,8 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
         temperature_artifact(),
         folder,
         name=MODEL,
-        batching=Batching(workers=2, batch_size=4, delay=20),
+        workers=2,
+        batch_size=4,
         unproven=True,
     )
     return register(made)
@@ -129,8 +126,8 @@ def newer(running: Running, version: str, t: float = 1.5) -> Path:
     return recalibrated(store / f"{MODEL}.mar", temperature_artifact(t), store, version=version)
 
 
-def asked(*arguments: object, answer: str = "") -> tuple[int, str]:
-    done = calib_serve("refit", "promote", *arguments, typed=answer)
+def asked(*arguments: object) -> tuple[int, str]:
+    done = calib_serve("refit", "promote", *arguments)
     return done.exit_code, done.output
 
 
@@ -139,18 +136,15 @@ def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: R
     before = running.predict(X, MODEL).json()["receipt"]
     archive, folder = newer(running, "2.0"), ("--folder", host.folder)
     with Load(running) as load:
-        assert asked(archive, *folder, "--unproven", answer="n\n")[0] == 1
+        assert asked(archive, *folder)[0] == 1
         assert host.default(MODEL).version == "1.0"
-        assert asked(archive, *folder, "--unproven", answer="y\n")[0] == 0
+        assert asked(archive, *folder, "--unproven")[0] == 0
     assert (load.failed, load.refused) == ([], [])
     assert set(load.versions) == {"1.0", "2.0"}
     assert load.versions[-1] == "2.0"
     assert running.label([{"receipt": before, "label": 1}]).json()["accepted"] == 1
     with Load(running) as load:
-        assert asked("--back", MODEL, *folder, "--yes") == (
-            0,
-            f"{MODEL} 1.0 is served, 2.0 before\n",
-        )
+        assert asked("--back", MODEL, *folder) == (0, f"{MODEL} 1.0 is served, 2.0 before\n")
     assert (load.failed, load.refused) == ([], [])
     assert load.versions[-1] == "1.0"
     assert set(host.versions(MODEL)) == {"1.0", "2.0"}

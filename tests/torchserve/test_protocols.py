@@ -20,14 +20,12 @@ from live_server import (
     inputs,
     network,
     temperature_artifact,
-    total,
-    until,
 )
 from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, v2_body
 from sizes import sized
 
 from calib_serve.receipts import group_number
-from calib_serve.torchserve import Batching, pack
+from calib_serve.torchserve import pack
 
 pytestmark = pytest.mark.server
 ENVELOPES = ("", "kserve", "kservev2", "json")
@@ -41,11 +39,7 @@ def running(
     """``counted`` for one test alone."""
     folder = tmp_path_factory.mktemp("protocols")
     model = exported(folder / "net.pt2")
-    archives = [
-        pack(
-            model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100), unproven=True
-        )
-    ]
+    archives = [pack(model, temperature_artifact(), folder, name="counted", unproven=True)]
     return replace(register(*archives, envelope=request.param), model="digits")
 
 
@@ -86,23 +80,11 @@ def test_every_row_has_its_probabilities_and_a_receipt_that_counts_once(
     assert [running.label(items).json()["accepted"] for _ in range(2)] == [requests * rows, 0]
 
 
-def test_each_prediction_and_each_label_is_counted_once(running: Running) -> None:
-    def counted() -> list[float]:
-        names = ("calib_predictions_total", "calib_feedback_total")
-        return [total(running.server.scrape(), name, model="counted") for name in names]
-
-    answers = [ask(running, "counted", inputs(3, seed=1)) for ask in CLIENTS]
-    tokens = [token for answer in answers for token in answer.receipts]
-    assert running.label([{"receipt": token, "label": 1} for token in tokens]).json()["refused"] == 0
-    until(lambda: min(counted()) >= len(tokens))
-    assert counted() == [len(tokens)] * 2
-
-
 def some_receipts(running: Running, n: int = 2) -> list[str]:
     return clients.rest_v1(running, "digits", inputs(n)).receipts
 
 
-def test_labels_come_in_every_protocol(running: Running) -> None:
+def test_labels_come_as_json_and_instances(running: Running) -> None:
     post, name = running.http.post, "calibration_feedback"
     a, b = some_receipts(running)
     items = [{"receipt": a, "label": 3}, {"receipt": b, "label": NAMES[4]}, {"receipt": b, "label": 4}]
@@ -111,41 +93,9 @@ def test_labels_come_in_every_protocol(running: Running) -> None:
     assert outcomes[2]["reason"] == "duplicate"
 
     tokens = some_receipts(running)
-    body: dict[str, Any] = {
-        "inputs": [
-            {"name": "receipt", "shape": [2], "datatype": "BYTES", "data": tokens},
-            {"name": "label", "shape": [2, 1], "datatype": "INT64", "data": [[3], [99]]},
-        ]
-    }
-    found = columns(clients.checked(post(f"/v2/models/{name}/infer", json=body)))
-    assert found == {"accepted": [True, False], "reason": ["", "bad_label"]}
-
-    tokens = some_receipts(running)
-    quoted = json.dumps(tokens[1]).encode()  # as a client gets it that takes TorchServe's texts as they are
-    receipts = ("receipt", "BYTES", [2], [tokens[0].encode(), quoted])
-    labels = ("label", "BYTES", [2], [name.encode() for name in NAMES[:2]])
-    assert model_infer(running, name, receipts, labels) == {"accepted": [True, True], "reason": ["", ""]}
-
-    tokens = some_receipts(running)
     lines = b"\n".join(json.dumps({"receipt": token, "label": 1}).encode() for token in tokens)
     assert predictions(running, name, data=lines)["accepted"] == 2
     clients.checked(post(f"/predictions/{name}", json={"receipt": some_receipts(running)[0], "label": 3}))
-
-
-def test_what_is_wrong_with_one_instance_is_said_and_costs_its_own_request_alone(running: Running) -> None:
-    good, bad = inputs(3).tolist(), inputs(3).tolist()
-    bad[1] = bad[1][:4]
-
-    def post(rows: list[Any]) -> Any:
-        return running.http.post("/v1/models/digits:predict", json={"instances": rows})
-
-    with ThreadPoolExecutor(4) as pool:
-        first, second, third, empty = pool.map(post, [good, bad, good, []])
-    assert [one.status_code for one in (first, second, third, empty)] == [200, 400, 200, 400]
-    assert second.json()["error"].startswith("instance 1: one input is of shape (16), got (4,)")
-    assert "1 to 1000 instances" in empty.json()["error"]
-    for reply in (first, third):
-        check(running, "digits", clients.of_replies(reply.json()["predictions"]), inputs(3))
 
 
 def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running: Running) -> None:
@@ -155,7 +105,8 @@ def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running
     found = model_infer(running, "digits", ("x", "FP32", [1, WIDTH], []), ("y", "INT64", [1], [1]))
     assert "raw_input_contents" in found["error"][0]  # what clients send that TorchServe does not pass on
     assert model_infer(running, "digits")["code"] == [400]
-    assert model_infer(running, "calibration_feedback", ("label", "INT64", [1], [1]))["code"] == [400]
+    found = model_infer(running, "calibration_feedback", ("label", "INT64", [1], [1]))
+    assert (found["code"], "as JSON" in found["error"][0]) == ([400], True)
 
 
 @pytest.mark.parametrize("running", ["kserve"], indirect=True)

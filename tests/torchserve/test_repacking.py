@@ -16,8 +16,7 @@ from live_server import temperature_artifact
 from others_archives import archived
 
 from calib_serve.torchserve import read_archive, recalibrated, remarks
-from calib_serve.torchserve.archive._archive import CONFIG
-from calib_serve.torchserve.archive._forms import MANIFEST
+from calib_serve.torchserve.archive._archive import CONFIG, MANIFEST
 
 pytestmark = pytest.mark.server
 
@@ -102,11 +101,9 @@ def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) 
     assert section["workers"] == 2
     assert kept.model["configFile"] == "own.yaml"
     assert CONFIG not in kept.files
-    (tmp_path / "words.txt").write_text("more")
-    options = ("--workers", 3, "--batch-size", 4, "--extra", tmp_path / "words.txt")
-    around(store, *options, "--name", "animals", "--version", "4")
+    around(store, "--option", "workers=3", "--batch-size", 4, "--name", "animals", "--version", "4")
     new = read_archive(store / "animals-4.mar")
-    assert (new.name, new.version, new.read("words.txt")) == ("animals", "4", b"more")
+    assert (new.name, new.version) == ("animals", "4")
     changed = {"minWorkers": 3, "maxWorkers": 3, "batchSize": 4}
     assert {**new.config, "calib_serve": None} == {**config, **changed, "calib_serve": None}
     assert new.config["calib_serve"]["workers"] == 3

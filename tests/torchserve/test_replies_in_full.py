@@ -151,12 +151,3 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
     bare.setenv(LABEL_BUDGET, "0.1")
     made = columns(OPTIONS, ARTIFACT)
     assert plain(made["label_wanted"](rows)) == ("label_wanted", "BOOL", [True, False, False])
-
-
-def test_replies_of_a_handler_of_its_own_go_as_text(bare: pytest.MonkeyPatch) -> None:
-    made = columns(OPTIONS, ARTIFACT, reply=lambda one: f"<{one.predicted}>")
-    assert plain(made["reply"]([ONE, OTHER])) == ("reply", "BYTES", ["<1>", "<2>"])
-    assert [*made] == ["reply"]
-    bare.setenv(KEYRING, "keys.json")
-    assert [*columns(OPTIONS, ARTIFACT, reply=str)] == ["reply", "receipt"]
-    assert [*columns(OPTIONS, MULTILABEL, reply=str)] == ["reply", "receipt", "receipt_label", "confidence"]

@@ -13,9 +13,8 @@ from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.receipts import Reporter, Tag
-from calib_serve.torchserve._foreign_replies import in_body, in_headers, in_protocol
 from calib_serve.torchserve._predictions import Prediction, row_decisions
-from calib_serve.torchserve._replies import columns, full_reply
+from calib_serve.torchserve._replies import columns, full_reply, in_body, in_headers, in_protocol
 from calib_serve.torchserve._requests import Message
 from calib_serve.torchserve.mar_options import ModelOptions
 

@@ -18,14 +18,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import sigmoid, softmax
 from calib_serve.torchserve.seam import _trial_worker
 from calib_serve.torchserve.seam._finding import look
-from calib_serve.torchserve.seam._recorder import PlaceRecorder, sigmoids
 from calib_serve.torchserve.seam._requests import Request, made_up
 from calib_serve.torchserve.seam._trial_worker import answer, collect
 
@@ -197,11 +195,6 @@ BEHIND = """
 
     def handle(self, data, context):
         return self.reply(self.model(self.early(rows(data))))
-"""
-PADDED = """
-    def handle(self, data, context):
-        x = rows(data)
-        return self.reply(self.model(torch.cat([x, torch.zeros(8 - len(x), 6)]))[: len(x)])
 """
 THREADS = """
     def handle(self, data, context):
@@ -392,8 +385,6 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         HIDDEN, "z", {"requests": [one.as_dict() for one in made_up([D])]},
         "another network answers, too .*--probe-data",
     ),
-    "a network that is not found beside": (HIDDEN, "z", {}, "reply.class does not follow .*Sequential.*--s"),
-    "an average": (AVERAGE, "z", {}, "at model: reply.* for two requests with the same scores .*--seam"),
     "labels alone": (LABELS, "z", {}, "shows nothing of what passes here .*calibrated.scores, rows="),
     "scores as they are": (
         AS_IT_IS, "z", {}, "may be logits or label_logits, by all .* say which with --outputs logits or ",
@@ -402,7 +393,6 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "    def reply(self, z):\n        return z[:, 0].tolist()\n", "z[:, :1].abs() / 50", {},
         "may be logit or probability, by all .*--outputs",
     ),
-    "padding": (PADDED, "z", {}, "at model nor .*: 8 rows of scores pass in 1 call.*calibrated.scores, r"),
     "no request": (CLASS, "z", {"shape": None}, "no request to try the handler with; .*--probe FILE"),
     "class ids": (AS_IT_IS, "z.argmax(1)", {}, "at model nor .*: it returns Tensor .1,. of class ids or ot"),
     "a network that comes late": (LATE, "z", {}, "at model nor .*: it is loaded with the first req"),
@@ -429,10 +419,6 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "    def handle(self, data, context):\n        context.set_response_status(503, 'busy', 0)\n"
         "        return ['later']\n",
         "z", {}, r"application/json \(body alone\): it answered 503: later",
-    ),
-    "another temperature": (
-        "    def reply(self, z):\n        return named(torch.softmax(z / 1.5, 1))\n",
-        "z", {}, "a temperature of its own",
     ),
     "two classes": ("", "", {}, "must define a function handle, or one class with initialize.*defines A, B"),
     "no handle": ("", "", {}, "one class with initialize and handle; it defines Mine"),
@@ -526,17 +512,6 @@ def test_requests_that_are_given_are_asked_and_no_other(
         progress=str(tmp_path / "done"),
     )
     assert found["requests"][1:] == [one[0] for one in given]
-
-
-def test_a_sigmoid_made_what_passes() -> None:
-    z = torch.tensor([[0.4, -1.0, 2.5], [1.0, 2.0, -3.0]])
-    for passes, made_it in ((torch.sigmoid, True), (lambda x: 3 + torch.sigmoid(x), False)):
-        recorder = PlaceRecorder()
-        with sigmoids() as seen:
-            recorder.clear(seen)
-            made = recorder(lambda: passes(z), (), {})  # noqa: B023
-            torch.sigmoid(z / 2)
-        assert recorder.is_of_sigmoid(made.double().numpy()) is made_it
 
 
 def test_the_trial_ends_where_the_other_end_of_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

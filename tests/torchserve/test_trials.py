@@ -13,7 +13,7 @@ from foreign_handlers import Foreign, archive, own
 from live_server import until
 
 from calib_serve.core.errors import ModelError
-from calib_serve.torchserve.archive_look import look_at_archive
+from calib_serve.torchserve.foreign import look_at_archive
 
 pytestmark = pytest.mark.server
 
@@ -95,5 +95,5 @@ def handle(self, data, context):
 """).replace("READ", read)
         made = archive(f"text{len(read)}", tmp_path, Foreign(handler))
         look = look_at_archive(made, probe=tmp_path / "words.txt")
-        assert not look.together, "one request shows nothing of a batch"
+        assert look.alone_because, "one request shows nothing of a batch"
         assert look.request.startswith("application/octet-stream" if "decode" in read else "text/plain")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from command_line import calib_serve
 from live_server import Running, exported, foreign, inputs, samples, temperature_artifact, total, until
 from processes import free_ports
@@ -31,14 +30,10 @@ def handle(data, context):
     items.add_or_update(value=len(data), dimension_values=["small"])
     return ["fine"] * len(data)
 """
-MINE = """
-dimensions: [&size "Size"]
-ts_metrics:
-  counter:
-  - {name: Requests2XX, unit: Count, dimensions: [Level, Hostname]}
+MINE = """\
 model_metrics:
   counter:
-  - {name: items, unit: Count, dimensions: [*size]}
+  - {name: items, unit: Count, dimensions: [Size]}
 """
 LOGGING = """
 <Configuration>
@@ -73,7 +68,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A user's own configuration, in a folder that is not the current one."""
     mine = tmp_path_factory.mktemp("mine")
-    (mine / "metrics.yaml").write_text(MINE)
+    own = metrics_file().replace("model_metrics:\n  counter:\n", MINE)
+    (mine / "metrics.yaml").write_text(own.replace("dimensions: [", "dimensions: [Size, ", 1))
     (mine / "log4j2.xml").write_text(LOGGING)
     lines = {
         **Ports(*free_ports(5)).as_properties(),
@@ -113,12 +109,16 @@ def test_a_handler_with_metrics_of_its_own_keeps_them_and_predictions_are_counte
 @pytest.mark.server
 def test_models_that_fail_are_told_and_the_others_serve(store: Path, tmp_path: Path) -> None:
     names, settings = ["digits.mar", "broken.mar"], {"default_workers_per_model": "1"}
-    server = Server(store, names, folder=tmp_path / "run", ports=Ports(*free_ports(5)), settings=settings)
+    server = Server(
+        store, names, folder=tmp_path / "run", settings={**Ports(*free_ports(5)).as_properties(), **settings}
+    )
     with pytest.raises(ServerError, match="no licence for this host"):
         server.start()
     names += ["slow.mar", "slower.mar"]
     settings["default_startup_timeout"] = "4"
-    server = Server(store, names, folder=tmp_path / "run", ports=Ports(*free_ports(5)), settings=settings)
+    server = Server(
+        store, names, folder=tmp_path / "run", settings={**Ports(*free_ports(5)).as_properties(), **settings}
+    )
     try:
         server.start(allow_failures=True)
         assert set(server.failures) == {"broken", "slower"}
@@ -160,32 +160,31 @@ def test_what_is_not_said_is_torchserve_s_and_what_must_differ_is_laid_over_it(
     assert {note.partition(":")[0] for note in server.notes} == {"enable_envvars_config", "model_snapshot"}
 
 
-def test_a_metrics_file_keeps_all_it_has(tmp_path: Path) -> None:
+def test_a_metrics_file_that_lacks_our_series_is_refused(store: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text(MINE)
+    mine.write_text("model_metrics: {counter: [{name: items, unit: Count, dimensions: [Size]}]}")
     assert len(undeclared(mine)) > 10
-    (tmp_path / "merged.yaml").write_text(metrics_file(mine))
-    merged = yaml.safe_load((tmp_path / "merged.yaml").read_text())
-    ours = yaml.safe_load(metrics_file())
-    assert merged["dimensions"][0] == "Size"
-    assert merged["model_metrics"]["counter"][0] == {"name": "items", "unit": "Count", "dimensions": ["Size"]}
-    assert merged["model_metrics"]["counter"][1:] == ours["model_metrics"]["counter"]
-    assert merged["ts_metrics"] == ours["ts_metrics"]
-    assert undeclared(tmp_path / "merged.yaml") == []
-    assert yaml.safe_load(metrics_file(tmp_path / "merged.yaml")) == merged
+    with pytest.raises(ServerError, match=r"lacks \d+ of the series .*metrics_file"):
+        configured(store, tmp_path, f"metrics_config={mine}")
+    mine.write_text(metrics_file())
+    assert undeclared(mine) == []
+    for text in ("[", "ts_metrics: 3\nmodel_metrics: 4", "a: &a [*a]\nmodel_metrics: {counter: *a}"):
+        mine.write_text(text)
+        with pytest.raises(ServerError, match="no metrics file"):
+            undeclared(mine)
 
 
 def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_place(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("MODELS", "models"), ("SAMPLE_RATE", "0.5"), ("SOURCE", "lab"), ("LEDGER", "")):
+    for name, value in (("MODELS", "models"), ("SAMPLES", "mine"), ("SOURCE", "lab"), ("LEDGER", "")):
         monkeypatch.setenv(f"CALIB_SERVE_{name}", value)
     monkeypatch.chdir(tmp_path)
     server = Server(store, ["digits.mar"], folder=tmp_path, samples=tmp_path / "samples")
     given = server._configuration.environment
     assert given["CALIB_SERVE_MODELS"] == str(tmp_path / "models"), "workers run in other folders"
     assert given["CALIB_SERVE_LEDGER"] == str(tmp_path / "ledger.sqlite"), "an empty variable names nothing"
-    assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_SAMPLE_RATE"]
+    assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_SAMPLES"]
     with pytest.raises(ServerError, match=r"hides CALIB_SERVE_SOURCE, CALIB_SERVE_SOURCE_HEADER"):
         configured(store, tmp_path / "own", "blacklist_env_vars=.*SOURCE.*")
 
@@ -197,23 +196,6 @@ def test_a_password_in_a_variable_that_is_replaced_is_not_repeated(
     server = Server(store, ["digits.mar"], folder=tmp_path, ledger=tmp_path / "own.db")
     assert [note.partition(":")[0] for note in server.notes] == ["CALIB_SERVE_LEDGER"]
     assert "a-secret" not in str(server.notes)
-
-
-def test_a_variable_that_is_nearly_one_of_the_host_is_said(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in (
-        "SAMPLE",
-        "SERVE_SAMPLES",
-        "SERVE_SAMPLE_RATE",
-        "SERVE_LABEL_BUDGET",
-        "TOKEN",
-        "LABEL_BATCH",
-    ):
-        monkeypatch.setenv(f"CALIB_SERVE_{name}", "1")
-    (note,) = Server(store, ["digits.mar"], folder=tmp_path).notes
-    assert note.startswith("CALIB_SERVE_SAMPLE is a variable")
-    assert note.endswith("CALIB_SERVE_SAMPLES?")
 
 
 def test_a_relative_ledger_of_the_environment_is_one_file_for_all_workers(
@@ -272,14 +254,3 @@ def test_a_list_of_models_of_the_feedback_archive_that_is_not_asked_is_said(
     assert [line for line in noted(monkeypatch, *asked) if "every calibrated archive" in line]
     monkeypatch.setenv("CALIB_SERVE_MODELS", "mine.json")
     assert [line for line in noted(monkeypatch, *asked) if "mine.json, not of those packed" in line]
-
-
-def test_free_ports_of_a_server_that_others_reached_are_said_to_be_of_this_host_alone(
-    store: Path, tmp_path: Path
-) -> None:
-    config = tmp_path / "config.properties"
-    config.write_text("inference_address=http://0.0.0.0:8080\nmetrics_address=http://127.0.0.1:8082\n")
-    server = Server(store, ["digits.mar"], folder=tmp_path / "run", properties=config, ports=Ports(9080))
-    (note,) = server.notes
-    assert note.startswith("inference_address: http://127.0.0.1:9080 ")
-    assert "instead of http://0.0.0.0:8080" in note

@@ -19,8 +19,7 @@ from calib_serve import Artifact, calibrate, evaluate
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.scores import log_probs, softmax
 from calib_serve.torchserve import pack_around, read_archive
-from calib_serve.torchserve.archive_look import look_at_archive
-from calib_serve.torchserve.foreign import calibrate_archive, scores_of_archive
+from calib_serve.torchserve.foreign import calibrate_archive, look_at_archive, scores_of_archive
 from calib_serve.torchserve.mar_options import ModelOptions
 
 pytestmark = pytest.mark.server

@@ -1,7 +1,6 @@
 """Options of TorchServe archives: how they are packed, and how they answer."""
 
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from calib_serve.core.names import parse_duration
@@ -23,7 +22,7 @@ from calib_serve.core.options.servers import WatchOptions
 class Wrapped(Checked):
     """Options of a wrapped handler."""
 
-    receipts: Literal["header", "body"] = "header"
+    receipts: Annotated[Literal["header", "body"], PYTHON] = "header"
     """Where the handler's replies carry receipts."""
 
 
@@ -40,26 +39,21 @@ class Flushed(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standalone(Checked):
-    """Contents of an archive beside the model."""
-
-    standalone: bool = False
-    """Carry what a worker needs of this package."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Handled(Flushed, LastLayer):
+class Handled(Flushed):
     """Options of every handler of ours."""
 
     threshold: Annotated[float, PYTHON] = 0.5
     """The probability from which on a label of several is predicted."""
+    workers: Annotated[int | None, PYTHON] = None
+    """Processes, each with its copy of the model; by default 1, or as many as the archive has."""
 
     def _check(self) -> None:
         check_between("threshold", self.threshold)
+        check(self.workers is None or self.workers >= 1, "workers", f"must be 1 or more, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplyOptions(Checked):
+class ReplyOptions(LastLayer):
     """Options of a packed model's replies, and of its workers' resources."""
 
     abstain_below: Annotated[float | None, PYTHON] = None
@@ -72,8 +66,6 @@ class ReplyOptions(Checked):
     """Cores of a worker; by default all are shared evenly by the workers."""
     max_pixels: Annotated[int, PYTHON] = MAX_PIXELS
     """The most pixels of a picture that is sent."""
-    allow_cpu_fallback: Annotated[bool, PYTHON] = False
-    """Let the model run on the CPU where a GPU was asked for."""
 
     def _check(self) -> None:
         known = self.abstain_below
@@ -89,27 +81,27 @@ class AnswerOptions(Handled, ReplyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Handled, ModelScores, ProofOptions, Standalone):
+class Packed(Handled, ModelScores, ProofOptions):
     """Options of every archive of a model."""
 
     version: str | None = None
     """The model's version; by default 1.0, or that of the archive and -calibrated."""
-    extra: list[Path] = field(default_factory=list)
-    """A file to carry along; may be repeated."""
+    batch_size: int | None = None
+    """Most requests in one call of the model; by default 8, or as many as the archive has."""
+
+    def _check(self) -> None:
+        most = self.batch_size
+        check(most is None or most >= 1, "batch_size", f"must be 1 or more, got {most}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPack(ReplyOptions):
     """Options of a model's archive alone."""
 
-    weights: Path | None = None
-    """The weights of a model that is a factory, .safetensors."""
     inputs: Any = None
     """An npz of inputs by name, to compare the model's scores on with --against."""
     input_shape: tuple[int | None, ...] | None = None
     """One input's shape, such as 3,224,224, -1 for any size; by default as the artifact says."""
-    handler: Path | None = None
-    """Your own entry file, a subclass of ours."""
     shadow: Any = None
     """Another artifact, of which receipts say what it would have served."""
 
@@ -123,36 +115,19 @@ class PackOptions(Packed, ModelPack):
 class ArchivePack(TrialOptions, Wrapped):
     """Options of an archive that is packed again around its own handler."""
 
-    probe: Path | None = None
-    """A request to try the handler with, a file; by default arrays of the fitted shape are made up."""
     probe_data: str | None = None
-    """Samples to try the handler with, as DATA of calib-serve fit."""
+    """Samples to try the handler with, as DATA of calib-serve fit; by default arrays of the fitted shape."""
     untried: bool = False
     """Pack without trying the handler: it needs more than is here."""
 
     def _check(self) -> None:
-        check(
-            self.probe is None or self.probe_data is None,
-            "probe",
-            "and probe_data both say what to try it with: give one of them",
-        )
         if self.untried:
-            of_trial = ("probe", "probe_data", "probe_timeout")
+            of_trial = ("probe_data", "probe_timeout")
             check_default(self, of_trial, "is of a trial, and untried says that there is none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batched(Checked):
-    """The requests a model takes at once, and the number of its processes."""
-
-    workers: int | None = None
-    """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
-    batch_size: int | None = None
-    """Most requests in one call of the model; by default 8, or as many as the archive has."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AroundOptions(Packed, ArchivePack, Batched):
+class AroundOptions(Packed, ArchivePack):
     """Options of ``pack_around``."""
 
 
@@ -179,5 +154,5 @@ class FeedbackPack(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedbackOptions(FeedbackPack, Flushed, Standalone):
+class FeedbackOptions(FeedbackPack, Flushed):
     """Options of ``pack_feedback``."""

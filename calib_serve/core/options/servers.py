@@ -1,6 +1,6 @@
 """Options of servers: the watch, the gateway, and a TorchServe over calibrated archives."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,8 +133,6 @@ class GatewayOptions(WebOptions):
     """Count in this process instead: a file, or postgresql://HOST/DATABASE."""
     label_budget: str = ""
     """Which labels this gateway asks for: 500/day, or 0.05; by default all."""
-    samples: str | None = None
-    """Keep a tenth of logits, and their labels, in this folder, to refit on; with ledger."""
     port: int = 8080
     """Port to listen on for REST."""
     grpc_upstream: str | None = None
@@ -154,11 +152,6 @@ class GatewayOptions(WebOptions):
             "watch",
             "or ledger says where to count: the address of a watch, or a file to count in this process",
         )
-        check(
-            self.samples is None or self.watch is None,
-            "samples",
-            "are kept where labels are counted: say so to the watch, which gets the logits",
-        )
         if self.watch is None:
             check_default(self, ["watch_token_file"], "is for a watch at another address: name that by watch")
         check(
@@ -173,7 +166,7 @@ class GatewayOptions(WebOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(SampleOptions):
+class ServeOptions(Checked):
     """Options of ``Server``."""
 
     folder: str | Path = Path("serving")
@@ -184,14 +177,5 @@ class ServeOptions(SampleOptions):
     """Keys that sign receipts; by default FOLDER/keyring.json, made if missing."""
     ledger: str | Path | None = None
     """Where labels are counted: a file, or postgresql://HOST/DATABASE; by default in FOLDER."""
-
-
-def variable(option: str) -> str:
-    """The environment variable by which an option of ``ServeOptions`` reaches TorchServe's workers.
-
-    >>> variable("sample_rate")
-    'CALIB_SERVE_SAMPLE_RATE'
-    """
-    if option not in {field.name for field in fields(ServeOptions)}:
-        raise KeyError(option)
-    return f"CALIB_SERVE_{option.upper()}"
+    samples: str | Path | None = None
+    """Keep a tenth of logits, and their labels, in this folder, to refit on; by default none are kept."""

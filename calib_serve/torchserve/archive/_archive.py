@@ -7,33 +7,134 @@ import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 import yaml
 
-from calib_serve.core.data_files import ZIP_ERRORS
+from calib_serve.core.data_files import ZIP_ERRORS, refuse_bomb
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
-from calib_serve.core.files import sha256, write_atomically
+from calib_serve.core.files import open_regular, sha256, write_atomically
 from calib_serve.scores import read_yaml
-from calib_serve.torchserve.archive._forms import MANIFEST, OpenArchive, opened, plain_name
 from calib_serve.torchserve.mar_options import SECTION
 
+MANIFEST = "MAR-INF/MANIFEST.json"
 HASHES = "MAR-INF/SHA256.json"
 CONFIG = "model-config.yaml"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
+_LARGEST = 8 << 30  # bytes of one archive, unpacked
+_MOST = 100_000  # files and folders in one
 _LONGEST = 1 << 20  # bytes of its manifest, its configuration, its list of hashes
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can hold: no clock in the bytes
 # What TorchServe takes as text; the first five name files.
 _FILES = ("handler", "serializedFile", "modelFile", "requirementsFile", "configFile")
 _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envelope")
+
+
+@dataclass(frozen=True)
+class OpenArchive:
+    """An open archive: the size of each file, and its bytes by name."""
+
+    path: Path
+    sizes: Mapping[str, int]
+    open: Callable[[str], IO[bytes]]
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield one file's bytes, a mebibyte at a time; ModelError where it cannot be read."""
+        if name not in self.sizes:
+            raise ModelError(f"{self.path} has no file {name}")
+        try:
+            with self.open(name) as file:
+                while piece := file.read(1 << 20):
+                    yield piece
+        except ZIP_ERRORS as error:
+            raise ModelError(f"{name} in {self.path} cannot be read: {error}") from error
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Read one file's bytes; ModelError where they are more than ``limit``."""
+        if (size := self.sizes.get(name, 0)) > limit:
+            raise ModelError(f"{name} in {self.path} has {size} bytes, more than the {limit} allowed")
+        return b"".join(self.pieces(name))
+
+    def unpacked(self, folder: Path) -> dict[str, Path]:
+        """Write every file below ``folder``; FuseError where the disk has no space."""
+        for name in self.sizes:
+            pieces = self.pieces(name)
+            try:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("wb") as file:
+                    file.writelines(pieces)
+            except OSError as error:
+                raise FuseError(f"{name} of {self.path} cannot be unpacked: {error}") from error
+        return {name: folder / name for name in self.sizes}
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[OpenArchive]:
+    """Open the archive at ``path``, its names and sizes checked.
+
+    Raises ModelError for what is no archive, for links and names that leave its folder, and for what unpacks
+    to far more than its size.
+    """
+    with ExitStack() as stack:
+        try:
+            # TorchServe goes by the name alone: two programs must not read two different archives.
+            if path.suffix != ".mar" or path.is_dir():
+                raise ValueError("one is a zip called .mar; make it with torch-model-archiver")
+            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_regular(path))))
+            refuse_bomb(archive)
+            found = _entries(path, archive)
+        except ZIP_ERRORS as error:
+            says = str(error) or type(error).__name__
+            raise ModelError(f"{path} is not a TorchServe archive that can be used: {says}") from error
+        sizes = {name: entry.file_size for name, entry in found.items()}
+        if sum(sizes.values()) > _LARGEST:
+            raise ModelError(f"{path} unpacks to more than {_LARGEST} bytes; it is not served")
+        yield OpenArchive(path, sizes, lambda name: archive.open(found[name]))
+
+
+def _entries(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The files of an archive by their checked names; none may come twice, in any spelling."""
+    entries, found, seen = archive.infolist(), dict[str, zipfile.ZipInfo](), set[str]()
+    if len(entries) > _MOST:
+        raise ModelError(f"{path} holds more than {_MOST} files; it is not served")
+    for entry in entries:
+        name = plain_name(path, entry.filename)
+        if name in seen:
+            raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            raise ModelError(f"{path} holds a symbolic link, {name!r}; it is not served")
+        seen.add(name)
+        if not entry.is_dir():
+            found[name] = entry
+    return found
+
+
+def is_archive(path: Path) -> bool:
+    """Whether ``path`` is a file that is named like an archive."""
+    return path.is_file() and path.suffix == ".mar"
+
+
+def stored_archives(store: Path) -> list[Path]:
+    """List every archive in a model store by name; hidden ones are left out."""
+    # Without suffixes x comes before x-2: it is the default version of a server that loads both.
+    return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: path.stem)
+
+
+def plain_name(path: Path, name: str) -> str:
+    """``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name or not pure.parts:
+        raise ModelError(f"{path} names {name!r}, which leaves its folder; it is not served")
+    return pure.as_posix()
 
 
 @dataclass(frozen=True)
@@ -146,10 +247,10 @@ def write_archive(
 
 
 def read_archive(path: Path, *, verify: bool = True) -> Archive:
-    """Read an archive of any form, and check it: safe names, no bomb, hashes as packed.
+    """Read an archive, and check it: safe names, no bomb, hashes as packed.
 
     Args:
-        path: The archive, a file or folder.
+        path: The archive, a .mar.
         verify: Whether to compare the hashes.
 
     Raises:
@@ -171,8 +272,7 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
             if verify and not hashes and SECTION in (config or {}):
                 raise IntegrityError(f"{path} has lost its list of hashes; pack it again")
             # As TorchServe calls a model that has no name or version.
-            stem = path.name.rpartition(".")[0] if ".mar" in path.name else path.name
-            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", stem)
+            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", path.stem)
             version = model.get("modelVersion", "1.0")
             return Archive(path, name, version, manifest, dict(config or {}), names, hashes)
         except (*ZIP_ERRORS, yaml.YAMLError) as error:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.faces import modules_of
 from calib_serve.scores import LABELS
-from calib_serve.torchserve.archive._archive import Archive, Content, read_archive, scratch
-from calib_serve.torchserve.archive._forms import is_archive, opened
+from calib_serve.torchserve.archive._archive import Archive, is_archive, opened, read_archive, scratch
 from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
 
 SHADOW = "shadow"
@@ -27,25 +23,6 @@ SHADOW = "shadow"
 MAPPING = "index_to_name.json"
 _LONGEST_MAPPING = 16 << 20  # bytes
 _ENVELOPE = "{} answers a body alone, so it needs service_envelope=body, json or kserve in config.properties"
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How TorchServe runs a model; each at least 1.
-
-    Args:
-        workers: Number of workers.
-        batch_size: Requests of a batch, at most.
-        delay: Milliseconds that a request may wait for others.
-    """
-
-    workers: int = 1
-    batch_size: int = 8
-    delay: int = 5
-
-    def __post_init__(self) -> None:
-        if not (self.workers >= 1 and self.batch_size >= 1 and self.delay >= 1):
-            raise FuseError(f"workers, batch size and delay must be at least 1, got {self}")
 
 
 def is_calibrated(archive: Archive) -> bool:
@@ -113,74 +90,15 @@ def shadow_files(
     return artifact_files(found, folder, name=SHADOW)
 
 
-def join_files(
-    kept: Mapping[str, Content], added: Mapping[str, Content], extra: Sequence[str | Path]
-) -> dict[str, Content]:
-    """Join the files; FuseError where two have one name."""
-    files: dict[str, Content] = {**kept}
-    for name, content in [*((Path(file).name, Path(file)) for file in extra), *added.items()]:
-        if isinstance(content, Path) and not content.is_file():
-            raise FuseError(f"there is no file {content}")
-        if name in files:
-            raise FuseError(f"the archive has a file {name} already, which would be lost; rename one of them")
-        files[name] = content
-    return files
-
-
-def package_files(entry: str) -> dict[str, bytes | Path]:
-    """Find every file of this package that ``entry`` needs, by following its imports."""
-    root = Path(calib_serve.__file__).parent
-    found: dict[str, Path] = {}
-    waiting = ["calib_serve", entry]
-    while waiting:
-        module = waiting.pop()
-        base = root.joinpath(*module.split(".")[1:])
-        path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
-        if module in found or not path.is_file():
-            continue
-        found[module] = path
-        if base.is_dir() and (stub := path.with_suffix(".pyi")).is_file():
-            found[f"{module}.pyi"] = stub
-        # Imports inside functions count as well: a worker comes to them later.
-        waiting += [*_imports(path), module.rpartition(".")[0] or "calib_serve"]
-    return {path.relative_to(root.parent).as_posix(): path for path in found.values()}
-
-
-def _imports(path: Path) -> list[str]:
-    names = []
-    waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            waiting += node.orelse
-            continue
-        waiting += ast.iter_child_nodes(node)
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [loaded for alias in node.names for loaded in _loaded_by(node.module, alias.name)]
-    return [name for name in names if name.startswith("calib_serve.")]
-
-
-def _loaded_by(module: str, name: str) -> Iterator[str]:
-    """The modules that ``from module import name`` loads: also those behind a room's face."""
-    yield module
-    stub = Path(calib_serve.__file__).parent.joinpath(*module.split(".")[1:], "__init__.pyi")
-    if module.startswith("calib_serve") and stub.is_file() and name in (modules := modules_of(stub)):
-        yield from _loaded_by(modules[name], name)
-    else:
-        yield f"{module}.{name}"
-
-
-def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
+def config_file(section: Mapping[str, Any], *, workers: int, batch_size: int) -> bytes:
     """Write model-config.yaml: TorchServe's settings for the model, and the section for this package."""
     ours = {SECTION: dict(section)}
     text = yaml.safe_dump(ours, sort_keys=False, allow_unicode=True, default_flow_style=None)
     return (
         "# Workers never grow or shrink by themselves; each holds its own copy of the model.\n"
-        f"minWorkers: {batching.workers}\nmaxWorkers: {batching.workers}\n"
+        f"minWorkers: {workers}\nmaxWorkers: {workers}\n"
         "# So many requests share one call of the model, if they come within so many milliseconds.\n"
-        f"batchSize: {batching.batch_size}\nmaxBatchDelay: {batching.delay}\n"
+        f"batchSize: {batch_size}\nmaxBatchDelay: 5\n"
         "# Seconds after which a worker that does not answer is replaced.\n"
         "responseTimeout: 120\n"
         "# Read by calib_serve alone; see calib_serve.torchserve.mar_options.ModelOptions.\n"
@@ -245,8 +163,7 @@ class ClassNames:
 def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
     """The artifact's names, else those of the archive's mapping, if it names each class.
 
-    A name of several classes names none of them. Each of these is called by the identifier that the mapping
-    lists before the name, such as a WordNet id, or as "crane (134)".
+    A name of several classes names none of them: each of these is called as "crane (134)".
     """
     if artifact.class_names:
         return _different([(name,) for name in artifact.class_names])
@@ -307,15 +224,7 @@ def _different(rows: Sequence[Sequence[str]]) -> ClassNames:
     doubled = [name for name, n in count.items() if n > 1]
     if not doubled:
         return ClassNames(tuple(count))
-    first = Counter(row[0] for row in rows)
-    names = [
-        row[-1]
-        if count[row[-1]] == 1
-        else row[0]
-        if first[row[0]] == 1 and row[0] not in count
-        else f"{row[-1]} ({k})"
-        for k, row in enumerate(rows)
-    ]
+    names = [row[-1] if count[row[-1]] == 1 else f"{row[-1]} ({k})" for k, row in enumerate(rows)]
     instead = [name for name, row in zip(names, rows, strict=True) if row[-1] == doubled[0]]
     remark = f"{len(doubled)} names are of several classes, such as {doubled[0]!r}: a label says {instead}"
     if len(set(names)) != len(names):

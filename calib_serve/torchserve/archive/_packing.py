@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from calib_serve.artifact import Artifact, Preprocessing
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import sha256, shipped
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.data import ProofOptions
 from calib_serve.core.options.pack import AnswerOptions, FeedbackOptions, PackOptions
+from calib_serve.fuse import required_proof
 from calib_serve.models import is_torchscript, warn_of_torchscript
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
@@ -25,18 +28,14 @@ from calib_serve.torchserve.archive._archive import (
 )
 from calib_serve.torchserve.archive._contents import (
     SHADOW,
-    Batching,
     artifact_files,
     artifact_of,
     class_names,
     config_file,
     is_calibrated,
-    join_files,
-    package_files,
     shadow_files,
     with_section,
 )
-from calib_serve.torchserve.archive._proof import prove_model
 from calib_serve.torchserve.mar_options import Kind, ModelOptions
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import FeedbackKeywords, PackKeywords
 
 FEEDBACK, VERSION = "calibration_feedback", "1.0"
-_PACKAGE = "calib_serve/"
 
 
 def pack(
@@ -55,26 +53,23 @@ def pack(
     options: PackOptions | None = None,
     *,
     name: str,
-    batching: Batching | None = None,
     pictures: Preprocessing | Mapping[str, Any] | None = None,
     **keywords: Unpack[PackKeywords],
 ) -> Path:
     """Write ``out/name.mar``; the same inputs give the same bytes.
 
     Args:
-        model: A TorchScript, .pt2 or .onnx file, or an eager model as ``module:factory`` (or
-            ``file.py:factory``, which is then included) with ``weights`` in a .safetensors file.
+        model: A .pt2, .onnx or TorchScript file.
         artifact: The calibration, or its folder.
         out: The folder to write into.
         options: A ``PackOptions``; keywords replace its fields.
         name: The model's name in TorchServe.
-        batching: How many requests the model takes at once, and in how many processes.
         pictures: How pictures are prepared; by default as the artifact says, and where that says nothing,
             pictures are refused when they are sent.
-        **keywords: Fields of ``PackOptions``: ``abstain_below``, ``against``, ``allow_cpu_fallback``,
-            ``extra``, ``flush_seconds``, ``handler``, ``input_shape``, ``inputs``,
-            ``last_linear``, ``max_pixels``, ``outputs``, ``probabilities``, ``shadow``, ``standalone``,
-            ``threads``, ``threshold``, ``top``, ``unproven``, ``version``, ``weights``.
+        **keywords: Fields of ``PackOptions``: ``abstain_below``, ``against``, ``batch_size``,
+            ``flush_seconds``, ``input_shape``, ``inputs``, ``last_linear``, ``max_pixels``, ``outputs``,
+            ``probabilities``, ``shadow``, ``threads``, ``threshold``, ``top``, ``unproven``, ``version``,
+            ``workers``.
 
     Returns:
         The archive's path.
@@ -86,20 +81,20 @@ def pack(
     """
     asked = changed(options or PackOptions(), keywords, pack)
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
-    kind, path, factory, sources = _resolve(str(model), asked.weights)
+    kind, path = _kind_of(model), Path(model)
     if kind == "torchscript":
         warn_of_torchscript(path)
-    entry = Path(asked.handler) if asked.handler else shipped("handlers/calibrated_classifier.py")
-    known, batching = fitted.model, batching or Batching()
+    entry, known = shipped("handlers/calibrated_classifier.py"), fitted.model
     sizes = asked.input_shape if asked.input_shape is not None else known.input_shape
     if not sizes:
         raise FuseError("the artifact does not say what the model takes; give --input-shape (input_shape=)")
     shape = tuple(None if size is None or int(size) < 0 else int(size) for size in sizes)
-    proof = prove_model(str(model), path, fitted, asked)
+    proof = _proof(path, fitted, asked)
     with scratch() as folder:
         # A worker has no onnx to edit graphs with: the head goes in here.
         served = _fused_head(path, fitted, folder, asked) if kind == "onnx" else path
         answers = fields_of(AnswerOptions, asked)
+        answers |= {"last_linear": asked.last_linear or known.last_linear, "workers": asked.workers or 1}
         section = ModelOptions(
             kind=kind,
             model=f"model{path.suffix}",
@@ -108,25 +103,22 @@ def pack(
             input_shape=shape,
             input_dtype=known.input_dtype or "float32",
             outputs=known.returned(asked.outputs),
-            factory=factory,
-            workers=batching.workers,
             pictures=_pictures(pictures, shape, fitted),
             shadow="" if asked.shadow is None else SHADOW,
-            **{**answers, "last_linear": asked.last_linear or known.last_linear},
+            **answers,
         )
         section.check_artifact(fitted)
         fitted.check_takes(asked.outputs, "the model's scores")
         files: dict[str, Content] = {
             section.model: served,
             entry.name: entry,
-            CONFIG: config_file(batching, section.as_dict()),
+            CONFIG: config_file(section.as_dict(), workers=section.workers, batch_size=asked.batch_size or 8),
             **artifact_files(fitted, folder),
             **shadow_files(asked.shadow, fitted, folder),
-            **(package_files("calib_serve.torchserve.classifier") if asked.standalone else {}),
         }
         return write_archive(
             Path(out) / f"{name}.mar",
-            join_files({}, files, (*sources, *asked.extra)),
+            files,
             name=name,
             version=asked.version or VERSION,
             handler=entry.name,
@@ -134,42 +126,42 @@ def pack(
         )
 
 
-def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | None, list[Path]]:
-    """Find kind, model file, factory, and source files to include."""
-    where, colon, function = model.rpartition(":")
-    if colon and not Path(model).exists():
-        if weights is None or Path(weights).suffix != ".safetensors":
-            got = "none" if weights is None else str(weights)
-            raise FuseError(
-                f"{model} makes a network, and its archive needs the trained weights in a .safetensors file "
-                f"(--weights, weights=), got {got}"
-            )
-        if where.endswith(".py"):
-            return "eager", _file(weights), f"{Path(where).stem}:{function}", [_file(where)]
-        return "eager", _file(weights), model, []
-    path = _file(model)
-    if weights is not None:
-        raise FuseError(f"{path} holds its own weights; give weights with a factory, module:factory")
-    if path.suffix == ".onnx":
-        return "onnx", path, None, []
-    if is_torchscript(path):
-        return "torchscript", path, None, []
-    if path.suffix == ".pt2":
-        return "exported", path, None, []
-    raise FuseError(
-        f"{path} is not TorchScript, .pt2 or .onnx; an eager model is given as module:factory with weights"
-    )
-
-
-def _file(path: str | Path) -> Path:
-    if Path(path).is_dir():
+def _kind_of(model: str | Path) -> Kind:
+    """The kind of a model's file; FuseError where it is not one that is packed."""
+    path = Path(model)
+    if path.is_dir():
         raise FuseError(
             f"{path} is a folder; an archive is packed of a model file, and around a handler of your own for "
             "any other model, such as Hugging Face's (--from)"
         )
-    if not Path(path).is_file():
+    if ":" in str(model) and not path.exists():
+        raise FuseError(f"{model} makes a network; write it to a .pt2 by torch.export, and pack that file")
+    if not path.is_file():
         raise FuseError(f"there is no file {path}")
-    return Path(path)
+    if path.suffix == ".onnx":
+        return "onnx"
+    if is_torchscript(path):
+        return "torchscript"
+    if path.suffix == ".pt2":
+        return "exported"
+    raise FuseError(f"{path} is not .pt2, .onnx or TorchScript; write it to a .pt2 by torch.export")
+
+
+def _proof(file: Path, artifact: Artifact, asked: PackOptions) -> str:
+    """Prove a model's file by its hash, or by its scores for the rows to compare it with; say what proves it.
+
+    FuseError where they differ, or nothing proves it.
+    """
+    proof = required_proof(artifact, lambda: sha256(file), file, asked, asked.inputs)
+    if isinstance(proof, str):
+        return proof
+    from calib_serve.models import load_model  # noqa: PLC0415 - which brings torch
+
+    proof = proof.taking(["inputs"])
+    inputs = proof.inputs["inputs"]
+    how: dict[str, Any] = {"input_shape": inputs.shape[1:], "device": "cpu"}
+    model = load_model(str(file), outputs=artifact.model.returned(asked.outputs), **how)
+    return proof.prove(np.asarray(model.logits(inputs), np.float64), file)
 
 
 def _fused_head(path: Path, artifact: Artifact, folder: Path, asked: PackOptions) -> Path:
@@ -219,7 +211,7 @@ def pack_feedback(
         name: The model's name in TorchServe.
         version: The model's version.
         **keywords: Fields of ``FeedbackOptions``: ``arl``, ``block``, ``flush_seconds``,
-            ``maturity``, ``standalone``, ``tolerance``, ``ttl_days``.
+            ``maturity``, ``tolerance``, ``ttl_days``.
 
     Returns:
         The archive's path.
@@ -235,15 +227,10 @@ def pack_feedback(
                 f"calib-serve pack --from {path}"
             )
     entry = shipped("handlers/calibration_feedback.py")
-    own = {name: value for name, value in vars(asked).items() if name != "standalone" and value is not None}
+    own = {name: value for name, value in vars(asked).items() if value is not None}
     section: dict[str, Any] = {"models": labelled_models(archives), **own}
     # One worker: one process owns the detectors. A short wait lets requests share a transaction.
-    batching = Batching(batch_size=32)
-    files: dict[str, bytes | Path] = {
-        entry.name: entry,
-        CONFIG: config_file(batching, section),
-        **(package_files("calib_serve.torchserve.feedback") if asked.standalone else {}),
-    }
+    files = {entry.name: entry, CONFIG: config_file(section, workers=1, batch_size=32)}
     return write_archive(Path(out) / f"{name}.mar", files, name=name, version=version, handler=entry.name)
 
 
@@ -290,7 +277,7 @@ def same_model(one: str | Path, other: str | Path) -> bool:
 def _model(path: Path) -> str | dict[str, str]:
     archive = read_archive(path, verify=False)
     options = ModelOptions.read(archive.config)
-    ours = (f"{options.artifact}/", _PACKAGE, "MAR-INF/", *_folders(options.shadow))
+    ours = (f"{options.artifact}/", "MAR-INF/", *_folders(options.shadow))
     config = archive.manifest["model"]["configFile"]
     return options.sha256 or {
         name: told for name, told in archive.hashes.items() if name != config and not name.startswith(ours)
@@ -303,7 +290,6 @@ def recalibrated(
     out: str | Path,
     *,
     version: str,
-    shadow: Artifact | None = None,
     force: bool = False,
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the model, handler and options of another archive.
@@ -316,11 +302,9 @@ def recalibrated(
         artifact: The new calibration.
         out: Folder.
         version: Version of the model in the new archive.
-        shadow: Artifact that runs in the shadow of ``artifact``.
         force: Whether to replace another archive of that name.
 
     Raises:
-        InputError: For a shadow that acts on other logits.
         FuseError: Where an inner step differs, where ``version`` is that of ``source``, and where another
             archive of that name is there.
     """
@@ -339,31 +323,16 @@ def recalibrated(
     target = new_file(source, out, name=name, version=version)
     options = ModelOptions.read(archive.config)
     options.check_artifact(artifact)
-    beside = SHADOW if shadow is not None else ""
-    changed = {}
-    if options.shadow != beside:
-        section = replace(options, shadow=beside).as_dict()
-        changed[archive.manifest["model"]["configFile"]] = with_section(archive.config, section)
+    files: dict[str, Content] = {}
+    if options.shadow:
+        section = replace(options, shadow="").as_dict()
+        files[archive.manifest["model"]["configFile"]] = with_section(archive.config, section)
     with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
-        gone = _folders(options.shadow)
-        if carried := [name for name in kept if name.startswith(_PACKAGE)]:
-            # The archive may carry an older package, which knows no shadows or contracts.
-            gone += (_PACKAGE,)
-        others = {name: file for name, file in kept.items() if not name.startswith(gone)}
-        if own := [name for name in others if name.startswith(_folders(beside))]:
-            raise FuseError(
-                f"{source} has files of its own where a shadow lies, such as {own[0]}; rename them"
-            )
-        entry = "calib_serve.torchserve.wrapped" if options.wraps else "calib_serve.torchserve.classifier"
+        files |= artifact_files(artifact, copy, name=options.artifact)
+        others = {n: file for n, file in kept.items() if not n.startswith(_folders(options.shadow))}
         write_archive(
             stage / target.name,
-            {
-                **others,
-                **(package_files(entry) if carried else {}),
-                **artifact_files(artifact, copy, name=options.artifact),
-                **shadow_files(shadow, artifact, copy),
-                **changed,
-            },
+            {**others, **files},
             name=name,
             version=version,
             manifest=archive.manifest,

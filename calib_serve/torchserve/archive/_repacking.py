@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,17 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError, OptionError
 from calib_serve.core.files import sha256, shipped
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
 from calib_serve.fit import Progress, stage
-from calib_serve.fuse import Against, change_to_fitted, check_multilabel
+from calib_serve.fuse import Against, change_to_fitted, check_multilabel, required_proof
 from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import Outputs, class_count, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
     HASHES,
+    MANIFEST,
     Archive,
     Content,
     new_file,
@@ -42,13 +43,9 @@ from calib_serve.torchserve.archive._contents import (
     called,
     check_class_mapping,
     is_calibrated,
-    join_files,
     listed_names,
-    package_files,
     with_section,
 )
-from calib_serve.torchserve.archive._forms import MANIFEST
-from calib_serve.torchserve.archive._proof import archive_proof
 from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
 from calib_serve.torchserve.seam._handler import INFERENCE
 from calib_serve.torchserve.seam._requests import Request, alternatives
@@ -96,10 +93,9 @@ def pack_around(
         options: An ``AroundOptions``; keywords replace its fields.
         name: The model's name in TorchServe; by default the old one.
         force: Whether another archive of that name is replaced; ``source`` never is.
-        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``extra``,
-            ``flush_seconds``, ``last_linear``, ``outputs``, ``probe``, ``probe_data``, ``probe_timeout``,
-            ``receipts``, ``seam``, ``standalone``, ``threshold``, ``unproven``, ``untried``, ``version``,
-            ``workers``.
+        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``flush_seconds``,
+            ``outputs``, ``probe_data``, ``probe_timeout``, ``receipts``, ``seam``,
+            ``threshold``, ``unproven``, ``untried``, ``version``, ``workers``.
 
     Returns:
         The archive's path.
@@ -121,10 +117,12 @@ def pack_around(
         config_name = str(old.model.get("configFile") or free)
         with old.contents() as kept, staged(out, force=force) as stage:
             kept.pop(config_name, None)
-            files = join_files(kept, _added(found, fitted, asked, seam), asked.extra)
+            added = _added(found, fitted, seam)
+            if lost := [one for one in added if one in kept]:
+                raise FuseError(f"{source} has a file {lost[0]} already, which would be lost; rename it")
             written = write_archive(
                 stage / target.name,
-                {**files, config_name: with_section(config, section.as_dict())},
+                {**kept, **added, config_name: with_section(config, section.as_dict())},
                 name=name,
                 version=version,
                 manifest=old.manifest,
@@ -160,10 +158,9 @@ def _calibrated(
     output = _as_fitted("output", asked.output, known.output)
     # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
     kind: Outputs | None = _as_fitted("outputs", asked.outputs, None if known.seam is None else known.outputs)
-    proof, seam = archive_proof(old, fitted, asked), None
+    proof, seam = _proof(old, fitted, asked), None
     if not asked.untried:
-        samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
-        samples = samples if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
+        samples = [] if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
         at_once = _number(old, config, "batchSize")
         seam = find_seam(
             found.folder,
@@ -201,23 +198,31 @@ def _calibrated(
         artifact=_ARTIFACT,
         outputs=seam.kind if seam else asked.outputs or known.outputs or "logits",
         threshold=asked.threshold,
-        last_linear=asked.last_linear or known.last_linear,
         flush_seconds=asked.flush_seconds,
     )
     section.check_artifact(fitted)
     return section, seam
 
 
-def _added(
-    found: ForeignArchive, fitted: Artifact, asked: AroundOptions, seam: Seam | None
-) -> dict[str, Content]:
+def _proof(archive: Archive, artifact: Artifact, asked: AroundOptions) -> Against | str:
+    """The scores to compare those of the samples in probe_data with, or the words for an archive's proof."""
+    inputs = None
+    if asked.against is not None:
+        if asked.probe_data is None:
+            raise OptionError("against", "is of the samples in probe_data, and none are given")
+        requests = read_requests(asked.probe_data)
+        inputs = {"inputs": np.arange(len(requests)) if requests.rows is None else requests.rows}
+    # Rows that a fit kept are of a model's inputs, and not of requests.
+    return required_proof(replace(artifact, kept=None), archive.digest, archive.path, asked, inputs)
+
+
+def _added(found: ForeignArchive, fitted: Artifact, seam: Seam | None) -> dict[str, Content]:
     """The files of ours in an archive around somebody else's handler."""
     tried = (
         {} if seam is None else {TRIAL: seam.as_request(), SHOWN: json.dumps(seam.shown.as_dict()).encode()}
     )
     return {
         **artifact_files(fitted, found.folder.parent, name=_ARTIFACT),
-        **(package_files("calib_serve.torchserve.wrapped") if asked.standalone else {}),
         **tried,
         _ENTRY: shipped(f"handlers/{_ENTRY}"),
     }
@@ -226,10 +231,7 @@ def _added(
 def _config(old: Archive, asked: AroundOptions) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
     said = {"minWorkers": asked.workers, "maxWorkers": asked.workers, "batchSize": asked.batch_size}
-    given = {key: value for key, value in said.items() if value is not None}
-    if odd := [key for key, value in given.items() if value < 1]:
-        raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
-    return {**old.config, **given}
+    return {**old.config, **{key: value for key, value in said.items() if value is not None}}
 
 
 def _number(old: Archive, config: Mapping[str, Any], key: str) -> int:
@@ -472,8 +474,6 @@ def _check_one(
         raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
     if first is not None and not same_format(first, now):
         raise ModelError(f"the reply changes its format, from {first!r:.200} to {now!r:.200}")
-    if artifact.model_steps:  # these change the logits themselves
-        return
     probs = artifact.of_logits(to_logits(row[None], seam.kind))[0]
     served = [float(text) for text in headers["x-calib-confidence"].split(",")]
     wanted = [float(probs.max())]
