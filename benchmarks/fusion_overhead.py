@@ -29,7 +29,7 @@ from fusion_models import CifarResNet, ImageNetResNet18, Transformer
 from calib_serve import Artifact
 from calib_serve.artifact import InputShift, LogitMap, ModelFacts
 from calib_serve.fuse import calibrated, fuse_onnx
-from calib_serve.fuse.sessions import open_session
+from calib_serve.models.sessions import open_session
 
 Times = dict[str, np.ndarray]
 """Seconds by what ran, one a cycle."""

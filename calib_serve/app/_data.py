@@ -33,7 +33,7 @@ __all__ = [
     "refuse_file_options",
 ]
 
-_KEYS = ("transforms", "mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
+_KEYS = ("mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
 
 
 def file_scores(
@@ -168,22 +168,18 @@ class PictureOptions:
     """Options of how pictures are prepared."""
 
     pictures: list[str] = field(default_factory=list)
-    """How pictures are prepared: transforms=MODULE:NAME, or mean=, std=, image_size=, crop=, ... each."""
+    """How pictures are prepared: mean=, std=, image_size=, resize_shorter=, crop=, interpolation= each."""
 
 
 def preprocessing(given: Sequence[str]) -> Preprocessing | None:
     """Read ``--pictures``; None where it is not given. Raises InputError for a half of a pair."""
-    from calib_serve.artifact import Preprocessing, preprocessing_of
+    from calib_serve.artifact import Preprocessing
 
     if not given:
         return None
     known = pairs(given, "--pictures")
     unknown = [key for key in known if key not in _KEYS]
     check(not unknown, "pictures", f"has the keys {', '.join(_KEYS)}, not {', '.join(unknown)}")
-    transforms = known.pop("transforms", None)
-    if transforms is not None:
-        check(not known, "pictures", f"transforms says all of it: leave out {', '.join(known)}")
-        return preprocessing_of(str(transforms))
     # Half of a normalisation would be completed by a default, and every score be wrong in silence.
     if not {"mean", "std"} <= set(known):
         raise InputError(

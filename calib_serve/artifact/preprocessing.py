@@ -1,7 +1,7 @@
 """Pictures prepared as a model was trained on them: by one declaration and one function.
 
 ``fit`` and the servers read pictures by the same ``read_picture``, so that a calibration holds for what is
-served. ``preprocessing_of`` reads what is done out of the transforms that a model was trained with.
+served.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from calib_serve.fit.shares import for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
-    CachedClassifier,
     Classifier,
     Dataset,
     calibrated_probs,
@@ -82,7 +81,7 @@ _WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its m
 _HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
 
 _OF_LOADING = (
-    *("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"),
+    *("weights", "input_shape", "last_linear", "device", "batch_size", "outputs"),
     *("output_name", "custom_ops"),
 )  # fmt: skip
 
@@ -102,7 +101,7 @@ def calibrate_model(
 
     Before and after are measured on ``test``, else on samples that were held out. How pictures became the
     inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
-    way. A fit that was killed resumes from its ``checkpoints``: logits, features and the state of the fit.
+    way. A fit that was killed resumes from its ``checkpoints``.
 
     Args:
         model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
@@ -117,7 +116,7 @@ def calibrate_model(
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
             ``cross_validate``, ``custom_ops``, ``device``, ``input_shape``, ``keep_rows``, ``last_linear``,
-            ``mixed_precision``, ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``,
+            ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``,
             ``weights``. Options of Neural
             Clamping: ``clip``, ``folds``, ``gamma``, ``grid``, ``input_range``, ``judge``, ``norm_power``,
             ``normalisation``, ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of
@@ -191,7 +190,6 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
         "last_linear": asked.last_linear,
         "device": asked.device,
         "batch_size": asked.batch_size,
-        "mixed_precision": asked.mixed_precision,
         "outputs": asked.outputs,
     }
     if isinstance(model, (str, Path)):
@@ -209,8 +207,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
         )
     else:
         loaded = from_module(model, **how)
-    kept = asked.checkpoints
-    return loaded if kept is None else CachedClassifier(loaded, Path(kept))
+    return loaded
 
 
 def _sizes(given: Any) -> tuple[int, ...]:

@@ -16,7 +16,10 @@ from calib_serve.models.labelled import read_requests as read_requests
 from calib_serve.models.load import load_model as load_model
 from calib_serve.models.load import model_data as model_data
 from calib_serve.models.load import weights_remarks as weights_remarks
+from calib_serve.models.sessions import open_session as open_session
+from calib_serve.models.sessions import stopped_after as stopped_after
 from calib_serve.models.torch_classifier import from_module as from_module
+from calib_serve.models.torch_classifier import made_up_inputs as made_up_inputs
 from calib_serve.models.torchscript import is_scripted as is_scripted
 from calib_serve.models.torchscript import is_torchscript as is_torchscript
 from calib_serve.models.torchscript import load_torchscript as load_torchscript

@@ -204,7 +204,7 @@ def _pictures(folder: Path, split: str | None, pictures: Preprocessing | Mapping
     if pictures is None:
         raise InputError(
             f"how are the pictures of {folder} prepared for the model? Give --pictures mean= and std= "
-            "(pictures=), or its training's transforms=; mean=0 and std=1 say that it takes [0, 1]; "
+            "(pictures=); mean=0 and std=1 say that it takes [0, 1]; "
             "an artifact that was fitted on pictures says it by itself"
         )
     # Never guessed: pictures prepared in another way give other logits, and nothing would show it.

@@ -51,7 +51,6 @@ def load_model(
     last_linear: str | None = None,
     device: str | None = None,
     batch_size: int = 256,
-    mixed_precision: bool = False,
     outputs: Outputs | None = None,
     output_name: str | None = None,
     custom_ops: str | Path | None = None,
@@ -70,8 +69,6 @@ def load_model(
         last_linear: The layer that makes the logits; by default found by measurement.
         device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.
         batch_size: Inputs at once.
-        mixed_precision: Whether logits and features are computed in bfloat16; refused where a probability
-            moves by more than 0.005.
         outputs: What the model returns, where neither its last layer nor sums of 1 prove it, as of labels.
         output_name: The output of an ONNX file that holds the scores, where several may; or a tensor inside.
         custom_ops: A library of an ONNX file's own operators, that onnxruntime loads and whose code it runs.
@@ -89,7 +86,6 @@ def load_model(
         "last_linear": last_linear,
         "device": device,
         "batch_size": batch_size,
-        "mixed_precision": mixed_precision,
         "outputs": outputs,
     }
     if weights is not None and path.exists():

@@ -141,6 +141,6 @@ def _picture(raw: bytes, shape: Sequence[int | None], pictures: Pictures, max_pi
     if pictures == "unknown":
         raise InputError(
             "this model's archive does not say how pictures are normalised: send an array, or pack it again "
-            "with --pictures mean= and std=, or transforms=; mean=0 and std=1 say that the model takes [0, 1]"
+            "with --pictures mean= and std=; mean=0 and std=1 say that the model takes [0, 1]"
         )
     return read_picture(io.BytesIO(raw), pictures, shape=shape, max_pixels=max_pixels)

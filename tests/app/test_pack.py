@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from command_line import calib_serve
-from libraries import torchvision_here
 from live_server import exported, temperature_artifact
 
 from calib_serve.torchserve import read_archive
@@ -74,28 +73,17 @@ def packed(folder: Path, *options: object) -> dict[str, Any]:
     return dict(read_archive(folder / "digits.mar").config["calib_serve"])
 
 
-def test_how_pictures_are_prepared_is_said_by_options_or_by_the_training_s_transforms(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_pictures_are_prepared_is_said_by_options(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    torchvision_here()
     shape = ("--input-shape", "3,32,32")
-    (folder / "training.py").write_text(
-        "from torchvision import transforms as t\n"
-        "steps = [t.Resize(40), t.CenterCrop(32), t.ToTensor(), t.Normalize([.1, .2, .3], [.4, .5, .6])]\n"
-        "evaluation, training = t.Compose(steps), t.Compose([t.RandomCrop(32), *steps])\n"
-    )
     norm = ("mean=.1,.2,.3", "std=.4,.5,.6")
-    read = packed(folder / "a", *shape, *pictures("transforms=training.py:evaluation"))
-    assert read == packed(folder / "b", *shape, *pictures(*norm, "resize_shorter=40", "crop=32"))
+    read = packed(folder / "b", *shape, *pictures(*norm, "resize_shorter=40", "crop=32"))
     assert read["pictures"] == {
         "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "resize": 40, "crop": [32, 32], "channels": 3
     }  # fmt: skip
     exact = packed(folder / "c", *shape, *pictures(*norm, "image_size=32,32", "interpolation=bicubic"))
     assert exact["pictures"]["resize"] == [32, 32]
     assert exact["pictures"]["interpolation"] == "bicubic"
-    random = (*MODEL, *shape, *pictures("transforms=training.py:training"), "-o", folder / "e")
-    assert "RandomCrop" in refused(*random)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +95,6 @@ def test_how_pictures_are_prepared_is_said_by_options_or_by_the_training_s_trans
         (("mean=0", "std=1", "crop=24"), "the model takes (32, 32)"),
         (("mean=0", "std=1", "resize_shorter=31", "crop=32"), "larger"),
         (("mean=0", "std=1", "48"), "no picture"),
-        (("transforms=missing.py:x",), "cannot read transforms"),
     ],
     ids=repr,
 )

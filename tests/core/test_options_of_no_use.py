@@ -180,7 +180,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "weights=": lambda: ready(weights="w.safetensors"),
     "outputs=": lambda: ready(outputs="label_logits"),
     "batch_size=": lambda: ready(batch_size=7),
-    "mixed_precision=": lambda: ready(mixed_precision=True),
     "train is for the masked head": lambda: of_labels(train=(X, Y)),
     "drop a column or array that is called group": lambda: calib_serve.calibrate(
         X, (X > 0).astype(int), "platt", outputs="label_logits", groups=np.arange(300) // 3

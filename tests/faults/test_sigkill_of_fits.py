@@ -13,11 +13,10 @@ from injection import Fault, under
 from sizes import sized
 from torch import nn
 
-from calib_serve.artifact import Artifact, InputShift
+from calib_serve.artifact import Artifact
 from calib_serve.fit.clamping.fit import fit_neural_clamping
 from calib_serve.fit.masked import Masking, fit_masked_head
 from calib_serve.models import from_module
-from calib_serve.models.cached_classifier import CachedClassifier
 from calib_serve.models.torch_classifier import TorchClassifier
 from calib_serve.scores import softmax
 
@@ -72,23 +71,3 @@ def test_a_killed_fit_goes_on_and_ends_the_same(fit: Any, at: int, tmp_path: Pat
     if fit is clamp:  # the masked head keeps one checkpoint and writes it anew
         assert before.items() <= after.items()  # nothing that was known was computed again
     assert before or at < 5
-
-
-def cache(folder: Path) -> None:
-    CachedClassifier(classifier(batch_size=1), folder).features(INPUTS)
-
-
-@pytest.mark.parametrize("at", sized([4, 8], list(range(2, 12))))
-def test_features_are_computed_once_and_a_killed_run_goes_on(at: int, tmp_path: Path) -> None:
-    assert under(Fault(kill_before=at), cache, tmp_path).signal == signal.SIGKILL
-    plain, steps = classifier(batch_size=1), []
-    cached = CachedClassifier(plain, tmp_path)
-    features = cached.features(INPUTS, progress=lambda done, of: steps.append(done))
-    assert (steps[0] > 32) == (at > 7)  # then the first rows were there
-    assert isinstance(features, np.memmap)
-    np.testing.assert_array_equal(features, plain.features(INPUTS))
-    steps.clear()
-    cached.features(INPUTS, progress=lambda done, of: steps.append(done))
-    assert steps == []  # all is there: nothing runs
-    shifted = cached.features(INPUTS, shift=InputShift(np.ones(SHAPE)))
-    assert not np.array_equal(shifted, features)  # another shift is another file

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from calib_serve.core.errors import ModelError
 from calib_serve.core.packages import check_onnxruntime
-from calib_serve.fuse.sessions import open_session, providers
+from calib_serve.models.sessions import open_session, providers
 
 
 def model() -> bytes:

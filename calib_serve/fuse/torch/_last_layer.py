@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact import Head, LogitMap
+from calib_serve.artifact import Head
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.torch._model import device_and_dtype, evaluating, shell
 from calib_serve.fuse.torch._modules import Bias, layers
@@ -19,8 +19,9 @@ from calib_serve.models import is_scripted
 Exact = NDArray[np.float64]
 
 
-def linear_layer_name(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
-    """Find the one linear layer (classes, features), or check ``name``; FuseError where there is none."""
+def linear_layer_name(model: nn.Module, head: Head, name: str | None) -> str:
+    """Find the one linear layer whose place ``head`` takes, or check ``name``; FuseError if there is none."""
+    classes, features = len(head.weights[-1]), head.weights[0].shape[1]
     linear: dict[str, tuple[int, ...]] = {}
     for path, layer in model.named_modules():
         weight = getattr(layer, "weight", None)
@@ -29,18 +30,16 @@ def linear_layer_name(model: nn.Module, features: int | None, classes: int, name
         is_linear = kind.endswith("Linear") or kind in ("Module", "InterpreterModule")
         if is_linear and isinstance(weight, Tensor) and weight.ndim == 2:
             linear[path] = tuple(weight.shape)
-    fits = [n for n, s in linear.items() if s[0] == classes and features in (None, s[1])]
+    fits = [n for n, shape in linear.items() if shape == (classes, features)]
     if name is not None:
         if name not in linear:
             raise FuseError(f"{name!r} is not a linear layer of the model; it has {sorted(linear)}")
         if name not in fits:
-            raise FuseError(
-                f"{name!r} has weight {linear[name]}, the artifact needs ({classes}, {features or 'any'})"
-            )
+            raise FuseError(f"{name!r} has weight {linear[name]}, the artifact needs ({classes}, {features})")
         return name
     if len(fits) == 1:
         return fits[0]
-    what = f"weight ({classes}, {'any' if features is None else features})"
+    what = f"weight ({classes}, {features})"
     if not fits:
         raise FuseError(f"the model has no linear layer of {what}; it has {linear or 'none'}")
     raise FuseError(f"several linear layers have {what}: {fits}; say which with last_linear=")
@@ -75,16 +74,10 @@ def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Te
     return features
 
 
-def replace_last(
-    model: nn.Module, name: str, head: Head | None, folded: tuple[LogitMap, ...]
-) -> tuple[nn.Module, list[nn.Module]]:
-    """Copy the model with ``head``, or with maps folded into its layer; return also the layers after it."""
+def replace_last(model: nn.Module, name: str, head: Head) -> tuple[nn.Module, list[nn.Module]]:
+    """Copy the model with the first layer of ``head`` in place of its own; also return those after it."""
+    made = layers(head)
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
-    head = head or Head((old.weight.detach().double().cpu().numpy(),), (_bias(old),))
-    weight, bias = head.weights[-1].astype(np.float64), head.biases[-1].astype(np.float64)
-    for m in folded:
-        weight, bias = m.fold_into(weight, bias)
-    made = layers(Head((*head.weights[:-1], weight), (*head.biases[:-1], bias)))
     device, dtype = device_and_dtype(old)
     for module in made:
         module.to(device, dtype)
