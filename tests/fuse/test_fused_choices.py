@@ -84,9 +84,9 @@ def test_half_and_double_models_choose_in_full_precision(choice: Choice, dtype: 
 @pytest.mark.parametrize("choice", [COSTS[5], LEAST], ids=["costs", "threshold"])
 def test_modules_choose_as_they_are_and_scripted(choice: Choice, dtype: torch.dtype) -> None:
     x = torch.tensor(rows(60, choice.classes), dtype=dtype)
-    module = calibrated(nn.Identity(), deciding(choice), decisions=True, example=x)
+    module = calibrated(nn.Identity(), deciding(choice), returns="all", example=x)
     got = module(x)
-    assert [*got] == ["probabilities", "decision"]
+    assert [*got][-2:] == ["bin", "decision"]
     assert got["decision"].dtype == torch.int64
     np.testing.assert_array_equal(got["decision"], choice(got["probabilities"].double().numpy()))
     np.testing.assert_array_equal(scripted.script(module)(x)["decision"], got["decision"])
@@ -101,7 +101,7 @@ def test_nan_is_no_action_whatever_a_runtime_compares(choice: Choice, tmp_path: 
     greater_where_nan(out)
     wanted = [-1] * 3 + choice(one.of_logits(x[3:])).tolist()
     assert by_onnxruntime(out, {"x": x})["decision"].tolist() == wanted
-    module = calibrated(nn.Identity(), one, decisions=True, outputs="logits")
+    module = calibrated(nn.Identity(), one, returns="all", outputs="logits")
     assert module(torch.tensor(x))["decision"].tolist() == wanted
     assert choice(one.of_logits(x)).tolist() == wanted
 
@@ -110,21 +110,21 @@ def test_a_graph_or_module_that_chooses_otherwise_is_refused(tmp_path: Path, mon
     from calib_serve.fuse.onnx import _outputs as outputs
     from calib_serve.fuse.torch import _fuse as module
 
-    show, whole = outputs.show_decisions, module.WithDecisions
+    show, whole = outputs.show_decisions, module._TAILS["all"]
     other = replace(LEAST, threshold=0.6)
     monkeypatch.setattr(
         outputs, "show_decisions", lambda e, p, a, *r: show(e, p, replace(a, choice=other), *r)
     )
     with pytest.raises(FuseError, match="entries of 'decision' differ; nothing was written"):
-        fused(graph(tmp_path, classes=2), deciding(LEAST), samples=64)
+        fused(graph(tmp_path, classes=2), deciding(LEAST), inputs={"x": rows(64, 2)})
     assert not (tmp_path / "fused.onnx").exists()
 
-    def wrong(returns, maps, one, *rest):
-        return whole(returns, maps, replace(one, choice=other), *rest)
+    def wrong(maps, one, *rest):
+        return whole(maps, replace(one, choice=other), *rest)
 
-    monkeypatch.setattr(module, "WithDecisions", wrong)
+    monkeypatch.setitem(module._TAILS, "all", wrong)
     with pytest.raises(FuseError, match="entries of 'decision' differ"):
-        calibrated(nn.Identity(), deciding(LEAST), decisions=True, example=torch.tensor(rows(60, 2)))
+        calibrated(nn.Identity(), deciding(LEAST), returns="all", example=torch.tensor(rows(60, 2)))
 
 
 @pytest.mark.parametrize("choice", [COSTS[2], LEAST], ids=["costs", "threshold"])
@@ -134,7 +134,7 @@ def test_models_of_one_column_choose_by_both_classes(choice: Choice, tmp_path: P
     got = by_onnxruntime(fused(graph(tmp_path, classes=1), one, outputs="logit"), {"x": x})["decision"]
     wanted = choice(one.probs(x.astype("f8")))
     np.testing.assert_array_equal(got, wanted)
-    module = calibrated(nn.Identity(), one, decisions=True, outputs="logit", example=torch.tensor(x))
+    module = calibrated(nn.Identity(), one, returns="all", outputs="logit", example=torch.tensor(x))
     np.testing.assert_array_equal(module(torch.tensor(x))["decision"], wanted)
 
 
@@ -156,7 +156,7 @@ def test_examples_are_checked_without_actions_and_places_have_their_own(tmp_path
     fused(graph(tmp_path, classes=2), one)
     tokens = replace(one, examples=None, model={"outputs": "logits", "class_axis": -1})
     x = torch.tensor(rows(12, 2).reshape(3, 4, 2))
-    found = calibrated(nn.Identity(), tokens, decisions=True, example=x)(x)
+    found = calibrated(nn.Identity(), tokens, returns="all", example=x)(x)
     assert found["decision"].shape == (3, 4)
     wanted = LEAST(tokens.probs(x.numpy()), class_axis=-1)
     np.testing.assert_array_equal(found["decision"], wanted)

@@ -108,16 +108,13 @@ def test_every_result_and_every_decision_is_of_the_classes_that_are_left(
 
 
 @pytest.mark.parametrize("kind", ["temperature", "matrix"])
-def test_masked_logits_labels_and_raw_scores_that_are_shown_are_right(kind: str, tmp_path: Path) -> None:
+def test_masked_logits_and_labels_that_are_shown_are_right(kind: str, tmp_path: Path) -> None:
     fitted = artifact(*output_steps(kind, K, np.random.default_rng(0)), classes=K)
     ends = "y = Identity(v) k = ArgMax <axis = 1, keepdims = 0> (v)"
-    _, got = fused("added", tmp_path, fitted, end=ends, outputs="float[n, 4] y, int64[n] k", keep_raw=True,
-                   output_name="y")  # fmt: skip
+    _, got = fused("added", tmp_path, fitted, end=ends, outputs="float[n, 4] y, int64[n] k", output_name="y")
     want = masked(fitted.of_logits(X.astype("f8") @ WEIGHT))
     np.testing.assert_allclose(softmax(got["y"].astype("f8")), want, atol=1e-5)
     np.testing.assert_array_equal(got["k"], want.argmax(axis=1))
-    raw = X.astype("f8") @ WEIGHT
-    np.testing.assert_allclose(got["raw_y"][M], raw[M], atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", ["where", "added"])

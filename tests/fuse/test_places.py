@@ -224,18 +224,17 @@ def test_a_graph_gives_each_place_what_numpy_gives_and_its_readers_follow(
 
 
 @each_axis
-def test_a_graph_decides_each_place_and_keeps_raw_scores(axis: int, tmp_path: Path) -> None:
+def test_a_graph_decides_each_place(axis: int, tmp_path: Path) -> None:
     model, x = graph(tmp_path / "m.onnx", axis, "Softmax"), inputs(axis)
     sets, abstain = PredictionSets(np.array(0.8), 0.9, "aps"), Abstain(0.5, 0.05)
     choice = choosing(K)
     artifact = replace(fitted(axis, "matrix", "probabilities"), sets=sets, abstain=abstain, choice=choice)
-    fuse_onnx(model, artifact, tmp_path / "out.onnx", keep_raw=True, unproven=True)
+    fuse_onnx(model, artifact, tmp_path / "out.onnx", unproven=True)
     raw, found = run(str(model), {"x": x}), run(str(tmp_path / "out.onnx"), {"x": x})
     wanted = artifact.probs(raw["p"])
     np.testing.assert_array_equal(found["set"], sets(wanted, class_axis=axis))
     np.testing.assert_array_equal(found["abstain"], abstain(wanted, class_axis=axis))
     np.testing.assert_array_equal(found["decision"], choice(wanted, class_axis=axis))
-    np.testing.assert_allclose(found["raw_p"], raw["p"], rtol=1e-5)
     outputs = onnx.load(tmp_path / "out.onnx").graph.output
     sizes = {o.name: [d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim] for o in outputs}
     assert sizes["p"] == (["n", "t", K] if axis == -1 else ["n", K, "h", "w"])
@@ -300,10 +299,10 @@ def test_a_module_gives_each_place_what_numpy_gives(axis: int, method: str) -> N
     module = calibrated(model, artifact, example=example)
     np.testing.assert_allclose(module(x).detach().numpy(), wanted, atol=2e-6)
     every = calibrated(model, artifact, example=example, returns="all")(x)
-    assert every.logits.shape == raw.shape
-    np.testing.assert_array_equal(every.predicted.numpy(), wanted.argmax(axis=axis))
+    assert every["logits"].shape == raw.shape
+    np.testing.assert_array_equal(every["predicted"].numpy(), wanted.argmax(axis=axis))
     decided = replace(artifact, sets=PredictionSets(np.array(0.8), 0.9), abstain=Abstain(0.5, 0.05))
-    found = calibrated(model, decided, example=example, decisions=True)(x)
+    found = calibrated(model, decided, example=example, returns="all")(x)
     np.testing.assert_array_equal(found["set"].numpy(), decided.sets(wanted, class_axis=axis))
     assert found["abstain"].shape == wanted.argmax(axis=axis).shape
     if axis == 1:

@@ -144,7 +144,7 @@ def find_features(tail: Tail, head: Head) -> ir.Value:
     """Find the tensor (n, d) the head reads: the last linear layer's input."""
     linear = find_linear(tail.logits)
     if not isinstance(linear, Linear):
-        raise FuseError(f"the last linear layer, which a new head replaces, was not found: {linear}")
+        raise FuseError(f"the last linear layer was not found, whose place a new head takes: {linear}")
     value = linear.features
     width, shape = head.weights[0].shape[1], value.shape
     fits = shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == width)
