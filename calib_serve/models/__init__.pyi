@@ -13,6 +13,7 @@ from calib_serve.models.exported import load_exported as load_exported
 from calib_serve.models.exported import module_on as module_on
 from calib_serve.models.labelled import LabelledRequests as LabelledRequests
 from calib_serve.models.labelled import read_requests as read_requests
+from calib_serve.models.last_linear import layer_inputs as layer_inputs
 from calib_serve.models.load import load_model as load_model
 from calib_serve.models.load import model_data as model_data
 from calib_serve.models.load import weights_remarks as weights_remarks

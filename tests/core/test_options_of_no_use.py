@@ -19,7 +19,6 @@ from calib_serve import Scores
 from calib_serve import papers as study
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit import fit_neural_clamping
 from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 from calib_serve.models import from_module
@@ -81,7 +80,6 @@ LINES = [
     (f"{AROUND} --option top=3", "top"),
     (f"{AROUND} --probe p.jpg --probe-data d", "--probe"),
     ("export monitoring made --token-file t --targets watch=h:1", "token"),
-    ("fuse torch m.pt2 artifact -o made --inputs i.npz --input-shape 3", "--input-shape"),
 ]
 
 
@@ -190,7 +188,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
-    "trt_cache": lambda: TritonOptions(trt_cache="/cache"),
     "the token": lambda: MonitoringOptions(token_file="t", targets=("watch=h:1",)),
     "sample_weight is for": lambda: display(sample_weight=np.ones(300)),
     "strategy is for": lambda: display(strategy="quantile"),

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import scripted
 import torch
 from fuse_artifacts import artifact, output_steps
 from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
@@ -80,19 +79,6 @@ def test_half_and_double_models_choose_in_full_precision(choice: Choice, dtype: 
     assert (got == wanted).mean() > (0.97 if dtype == "f2" else 0.999)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("choice", [COSTS[5], LEAST], ids=["costs", "threshold"])
-def test_modules_choose_as_they_are_and_scripted(choice: Choice, dtype: torch.dtype) -> None:
-    x = torch.tensor(rows(60, choice.classes), dtype=dtype)
-    module = calibrated(nn.Identity(), deciding(choice), returns="all", example=x)
-    got = module(x)
-    assert [*got][-2:] == ["bin", "decision"]
-    assert got["decision"].dtype == torch.int64
-    np.testing.assert_array_equal(got["decision"], choice(got["probabilities"].double().numpy()))
-    np.testing.assert_array_equal(scripted.script(module)(x)["decision"], got["decision"])
-    assert isinstance(calibrated(nn.Identity(), deciding(choice), example=x)(x), torch.Tensor)
-
-
 @pytest.mark.parametrize("choice", [COSTS[5], COSTS[2], LEAST], ids=["five", "two", "threshold"])
 def test_nan_is_no_action_whatever_a_runtime_compares(choice: Choice, tmp_path: Path) -> None:
     one, x = deciding(choice), rows(6, choice.classes)
@@ -136,17 +122,6 @@ def test_models_of_one_column_choose_by_both_classes(choice: Choice, tmp_path: P
     np.testing.assert_array_equal(got, wanted)
     module = calibrated(nn.Identity(), one, returns="all", outputs="logit", example=torch.tensor(x))
     np.testing.assert_array_equal(module(torch.tensor(x))["decision"], wanted)
-
-
-def test_many_classes_and_actions_and_equal_costs_in_a_row(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    costs = np.c_[1 - np.eye(300), np.full(300, 0.5)]
-    choice = Choice(tuple(f"a{k}" for k in range(301)), "cost", 0.5, costs=costs)
-    x = (4 * rng.normal(size=(50, 300))).astype("f4")
-    x[0] = 0  # every class as likely: to ask is best
-    got = by_onnxruntime(fused(graph(tmp_path, classes=300), deciding(choice)), {"x": x})["decision"]
-    assert got[0] == 300
-    np.testing.assert_array_equal(got, choice(deciding(choice).of_logits(x)))
 
 
 def test_examples_are_checked_without_actions_and_places_have_their_own(tmp_path: Path) -> None:

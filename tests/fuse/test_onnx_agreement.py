@@ -159,16 +159,6 @@ def test_a_label_that_was_adjusted_is_said_to_name_another_class(tmp_path: Path)
     assert f"on {wrong} of 3 inputs" in said[0]
 
 
-def test_a_plain_label_of_adjusted_scores_is_raw(tmp_path: Path) -> None:
-    prior = "k = Constant <value = float[3] {0, 0.4, 0}> () "
-    body = WEIGHTS + prior + "a = MatMul(x, w) z = Add(a, k) y = Softmax(z) " + DECIDES + "(a)"
-    model = graph(body, outputs=SHOWN)
-    for step in (BIAS, TWO):
-        report, made = fused(model, tmp_path, step, output_name="y")
-        assert status(report)[0] == "left raw"
-        np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
-
-
 def test_a_label_that_contradicts_the_scores_is_never_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

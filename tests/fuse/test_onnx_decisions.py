@@ -128,15 +128,6 @@ def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_p
     assert got.tolist() == [[2, 4, 0, 1, 3], [0, 2, 3, 4, 1], [0, 1, 2, 3, 4], [3, 1, 4, 0, 2]]
 
 
-def test_what_is_no_number_is_no_answer(tmp_path):
-    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
-    x = rows(2)
-    x[1] = np.nan
-    got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": x})
-    assert got["abstain"].tolist() == [bool(fitted.abstain(fitted.of_logits(x[:1]))), True]
-    assert fitted.abstain(np.full((1, K), np.nan)).tolist() == [True]
-
-
 @pytest.mark.parametrize("name", ["set", "abstain"])
 def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
     from calib_serve.fuse.onnx import _outputs as outputs
@@ -268,14 +259,3 @@ def test_nothing_is_acted_on_or_answered_where_a_score_is_nan_whatever_the_runti
     assert found["abstain"][:3].all()
     assert not found["act"][:3].any()
     assert np.isnan(fitted.of_logits(broken)[:3]).all()
-
-
-def test_a_refusal_of_none_of_the_classes_is_decided_by_graph_and_module_alike(tmp_path):
-    fitted = replace(artifact(LogitMap.temperature(2.0), classes=K), abstain=Abstain(0.5, known_refused=0.1))
-    z = EVEN.astype("f4")
-    expected = fitted.abstain(fitted.of_logits(z))
-    assert 0 < expected.mean() < 1
-    graph_says = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": z})["abstain"]
-    module = calibrated(nn.Identity(), fitted, outputs="logits", returns="all", example=torch.from_numpy(z))
-    np.testing.assert_array_equal(graph_says, expected)
-    np.testing.assert_array_equal(module(torch.from_numpy(z))["abstain"].numpy(), expected)

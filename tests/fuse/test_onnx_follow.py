@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from fuse_artifacts import artifact, head, output_steps
+from fuse_artifacts import artifact, head
 from fuse_graphs import Builder, run
-from fuse_texts import LAYER, TWO, editor, fused, graph, operators
+from fuse_texts import LAYER, TWO, fused, graph, operators
 from onnx import TensorProto, helper
-from skl2onnx import to_onnx
-from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.neural_network import MLPClassifier
-from sklearn.svm import SVC
 
 from calib_serve.artifact import LogitMap, Mixture, ProbTable
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx import _fuse as graph_module
-from calib_serve.fuse.onnx._follow import find_sources, reaches
-from calib_serve.fuse.onnx._tail import find_tail
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
 BIAS = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
@@ -374,26 +364,6 @@ def test_a_decision_in_a_branch_or_by_an_operator_of_others_is_left_as_it_is(
     np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
 
 
-def test_a_label_that_the_scores_are_made_of_is_not_made_of_them(tmp_path: Path) -> None:
-    body = CLASSIFIER + "c = Cast <to: int = 1> (label) z = Sub(c, x) y = Softmax(z)"
-    model = graph(body, "float[3, 3] x", "float[3, 3] y, int64[3] label")
-    report, made = fused(model, tmp_path, BIAS, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", "independent"]
-    feeds = {"x": X[:3]}
-    np.testing.assert_array_equal(run(made, feeds)["label"], run(model, feeds)["label"])
-
-
-def test_tensors_that_are_read_twice_are_followed_once() -> None:
-    doubled = " ".join(f"v{i} = Add(v{i - 1}, v{i - 1})" for i in range(1, 50))
-    made = editor(
-        f"v0 = Neg(x) {doubled} y = Softmax(v49) o = Concat <axis: int = 1> (y, y)", outputs="float[n, 6] o"
-    )
-    tail = find_tail(made, output="y", outputs=None, artifact=artifact(TWO, classes=3, outputs=None))
-    assert tail.output.name == "y"
-    assert find_sources(tail).names == {f"v{i}" for i in range(50)}
-    assert not reaches(tail.output, {"nothing"})
-
-
 @pytest.mark.parametrize(
     ("op", "ordered"),
     [
@@ -415,63 +385,8 @@ def test_labels_follow_where_the_scores_are_made_in_the_order_of_what_decides_th
     assert bool((got["label"] == got["y"].argmax(axis=1)).all()) is ordered
 
 
-K = 3
-VECTOR = LogitMap(np.array([1.0, 0.5, 2.0]), np.array([0.5, 0.0, -1.0]))
-(CLASSWISE,) = output_steps("classwise", K, np.random.default_rng(0))[1:]
-
-MAKERS = {
-    "logistic": LogisticRegression,
-    "bayes": GaussianNB,
-    "forest": lambda: RandomForestClassifier(3, max_depth=2, random_state=0),
-    "neighbors": KNeighborsClassifier,
-    "vectors": lambda: SVC(probability=True, random_state=0),
-    "network": lambda: MLPClassifier(4, max_iter=5, random_state=0),
-    "boosted": lambda: AdaBoostClassifier(n_estimators=3, random_state=0),
-    "bagged": lambda: BaggingClassifier(n_estimators=3, random_state=0),
-}
-OWN = ("logistic", "forest", "network")
-"""Whose graphs show by themselves that they return probabilities."""
-
-
 def info(name: str, *shape, kind: int = TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, kind, shape)
-
-
-def learned(maker, names: np.ndarray):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 4)).astype("f4")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # five steps do not converge, and need not
-        return maker().fit(x, names[rng.integers(0, K, 200)]), x
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize(
-    ("names", "maps"), [((3, 5, 9), True), (("a", "bb", "ü"), False)], ids=["maps", "tensor"]
-)
-def test_scikit_learns_labels_are_those_of_the_calibrated_scores(maker, names, maps, tmp_path):
-    names = np.array(names)
-    model, x = learned(MAKERS[maker], names)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # skl2onnx reads what scikit-learn will remove
-        onnx.save(to_onnx(model, x[:1], options={"zipmap": maps}), tmp_path / "raw.onnx")
-    said = None if maker in OWN else "probabilities"
-    before = next(iter(run(str(tmp_path / "raw.onnx"), {"X": x}).values()))
-    for step, returns in ((VECTOR, "same"), (CLASSWISE, "same"), (VECTOR, "all")):
-        fitted = artifact(step, classes=K, outputs="probabilities")
-        out = tmp_path / f"{step.kind}.{returns}.onnx"
-        report = fuse_onnx(tmp_path / "raw.onnx", fitted, out, outputs=said, returns=returns, unproven=True)
-        got = run(str(out), {"X": x})
-        label = next(iter(got.values()))
-        scores = got["probabilities"] if returns == "all" else list(got.values())[-1]
-        if isinstance(scores, list):
-            scores = np.array([[row[name] for name in names.tolist()] for row in scores])
-        chosen = scores[np.arange(len(x)), np.searchsorted(names, label.astype(names.dtype))]
-        np.testing.assert_array_equal(chosen, scores.max(axis=1))
-        assert label.dtype == before.dtype
-        assert label.shape == before.shape
-        assert (label != before).any()
-        assert not any("warning" in what for what in report.done)
 
 
 COMPARISONS = {
@@ -498,43 +413,3 @@ def test_a_threshold_is_on_the_calibrated_scores(threshold, step, comparison, tm
     np.testing.assert_array_equal(got["label"], COMPARISONS[comparison](got["y"], np.float32(threshold)))
     if threshold == 0.3 or not step.is_scalar:
         assert (raw["label"] != got["label"]).any()
-
-
-@pytest.mark.parametrize(
-    ("returns", "steps"),
-    [
-        ("same", (Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),)),
-        ("same", (LogitMap(np.ones(2), np.array([0.0, 1.0])), ProbTable([[0.6]], [[0.55, 0.9]]))),
-        ("all", (LogitMap(np.ones(2), np.array([0.0, 1.0])),)),
-        ("probabilities", (TWO,)),
-    ],
-)
-def test_what_reads_the_one_logit_of_two_classes_reads_the_calibrated_one(
-    returns: str, steps: tuple[object, ...], tmp_path: Path
-) -> None:
-    body = "w = Constant <value = float[3, 1] {1, 2, -1}> () z = MatMul(x, w) y = Sigmoid(z) e = Neg(z)"
-    onnx.save(graph(body, outputs="float[n, 1] y, float[n, 1] e"), tmp_path / "raw.onnx")
-    fitted = artifact(*steps, classes=2, outputs="logit")
-    report = fuse_onnx(
-        tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y", returns=returns, unproven=True
-    )
-    assert [one.status for one in report.statuses if one.name == "e"] == ["follows"]
-    z = X.astype("f8") @ [[1.0], [2.0], [-1.0]]
-    p = fitted.of_logits(np.concatenate([np.zeros_like(z), z], axis=1))
-    got = run(str(tmp_path / "out.onnx"), {"x": X})
-    shown = got["y"][:, 0] if returns == "same" else got["probabilities"][:, 1]
-    np.testing.assert_allclose(shown, p[:, 1], atol=1e-5)
-    np.testing.assert_allclose(got["e"][:, 0], np.log(p[:, 0] / p[:, 1]), atol=1e-4)
-
-
-def test_a_column_is_calibrated_as_the_class_that_it_was_fitted_for(tmp_path: Path) -> None:
-    weight = "w = Constant <value = float[3, 2] {1, 2, 0, 0, 1, -1}> () i = Constant <value = int64 {0}> () "
-    model = graph(
-        weight + "z = MatMul(x, w) p = Softmax(z) y = Gather <axis: int = 1> (p, i)", outputs="float[n] y"
-    )
-    onnx.save(model, tmp_path / "raw.onnx")
-    fitted = artifact(LogitMap(np.ones(2), np.array([0.0, 1.0])), classes=2, outputs="probability")
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "fused.onnx", unproven=True)
-    raw, got = run(model, {"x": X})["y"].astype("f8"), run(str(tmp_path / "fused.onnx"), {"x": X})["y"]
-    odds = np.log(raw / (1 - raw)) + 1
-    np.testing.assert_allclose(got, 1 / (1 + np.exp(-odds)), atol=1e-5)

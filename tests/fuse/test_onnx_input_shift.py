@@ -88,15 +88,6 @@ def test_an_input_that_is_shown_or_read_by_a_branch_is_shifted_for_all(tmp_path:
     check(raw, tmp_path, DELTA, "shift added to input 'x'", {"x": EXACT[:2], "yes": np.array(True)})
 
 
-def test_the_floating_input_that_fits_is_shifted(tmp_path: Path) -> None:
-    model = graph(
-        "a = Add(x, one) b = Add(a, other) c = Cast <to: int = 1> (ids) y = Add(b, c)",
-        "float[n, 3] x, float[n, 1] one, float[3] other, int64[n, 3] ids",
-    )
-    report, _ = fused(model, tmp_path, SHIFT)
-    assert report.done == ("shift added to input 'x'",)
-
-
 @pytest.mark.parametrize(
     ("sizes", "fits"),
     [
@@ -122,14 +113,6 @@ def test_where_several_inputs_fit_nothing_is_written(tmp_path: Path) -> None:
     model = graph("y = Sub(a, b)", "float[n, 3] a, float[n, 3] b")
     with pytest.raises(FuseError, match="several inputs may take the shift: 'a' FLOAT"):
         fused(model, tmp_path, SHIFT)
-
-
-def test_an_initializer_that_may_be_given_is_not_the_input_and_no_constant(tmp_path: Path) -> None:
-    model = graph("y = Add(x, v)", "float[2, 3] x, float[2, 3] v", "float[2, 3] y")
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((2, 3), "f4"), "v"))
-    report, made = fused(model, tmp_path, SHIFT)
-    assert report.done == ("shift added to input 'x'",)
-    np.testing.assert_allclose(run(made, {"x": X[:2], "v": X[2:4]})["y"], X[:2] + DELTA + X[2:4], atol=1e-6)
 
 
 def test_a_shift_by_zeros_changes_nothing(tmp_path: Path) -> None:

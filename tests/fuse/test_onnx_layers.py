@@ -12,7 +12,7 @@ from fuse_graphs import run
 from fuse_texts import LAYER, TWO, K, W, X, fused, graph, value
 from onnx import TensorProto
 
-from calib_serve.artifact import Head, LogitMap, Mixture
+from calib_serve.artifact import Head, LogitMap
 from calib_serve.core.errors import ModelError
 from calib_serve.fuse.onnx._graph import Editor, constant
 from calib_serve.fuse.onnx._layers import Linear, find_linear
@@ -101,15 +101,6 @@ def by_hand(step: Head, features: np.ndarray) -> np.ndarray:
     return hidden
 
 
-def test_what_needed_no_node_is_told_apart(tmp_path: Path) -> None:
-    model = graph(LAYER + "z = MatMul(x, w) y = Softmax(z)")
-    report, _ = fused(model, tmp_path, ONE, TWO, Mixture([1.0, 0.5], [0.5, 0.3, 0.2]))
-    assert report.folded == report.done[:2] == ("head put into Gemm 'z'", "logit map folded into Gemm 'z'")
-    assert report.as_dict()["folded"] == [*report.folded]
-    assert report.as_dict()["nodes_before"] == 3
-    assert fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, TWO)[0].folded == ()
-
-
 def test_a_head_leaves_the_layer_whose_logits_are_shown(tmp_path: Path) -> None:
     model = graph(LAYER + "z = MatMul(x, w) y = Softmax(z)", outputs="float[n, 3] y, float[n, 3] z")
     report, made = fused(model, tmp_path, ONE, output_name="y")
@@ -117,16 +108,6 @@ def test_a_head_leaves_the_layer_whose_logits_are_shown(tmp_path: Path) -> None:
     got = run(made, {"x": X})
     np.testing.assert_array_equal(got["z"], run(model, {"x": X})["z"])
     np.testing.assert_allclose(got["y"], softmax(by_hand(ONE, X)), atol=1e-5)
-
-
-WEIGHT = "float[3, 3] w = {1, 2, 0, 0, 1, -1, 2, 0, 1}"
-
-
-def test_a_weight_behind_an_identity_is_a_constant_all_the_same(tmp_path: Path) -> None:
-    model = graph("v = Identity(w) z = MatMul(x, v) y = Softmax(z)", constants=WEIGHT)
-    report, made = fused(model, tmp_path, TWO)
-    assert report.done == ("logit map folded into MatMul 'z'",)
-    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-6)
 
 
 def test_numbers_that_are_not_of_their_shape_are_an_error_of_the_model() -> None:

@@ -126,26 +126,6 @@ def test_labels_are_masked_one_by_one(mask: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got["y"], want, atol=1e-5)
 
 
-def test_a_class_that_is_always_out_is_masked_by_a_constant(tmp_path: Path) -> None:
-    body = LAYER + "c = Constant <value = float[4] {0, -1e9, 0, 0}> () v = Add(z, c) y = Softmax(v)"
-    onnx.save(graph(body, "float[n, 4] x", "float[n, 4] y"), tmp_path / "raw.onnx")
-    fitted = artifact(*output_steps("matrix", K, np.random.default_rng(0)), classes=K)
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
-    want = fitted.of_logits(X.astype("f8") @ WEIGHT)
-    want[:, 1] = 0
-    got = run(str(tmp_path / "out.onnx"), {"x": X})["y"]
-    np.testing.assert_allclose(got, want / want.sum(axis=1, keepdims=True), atol=1e-5)
-
-
-def test_the_sum_of_two_branches_is_no_mask(tmp_path: Path) -> None:
-    body = LAYER + "u = MatMul(x, w) v = Add(z, u) y = Softmax(v)"
-    onnx.save(graph(body, "float[n, 4] x", "float[n, 4] y"), tmp_path / "raw.onnx")
-    fitted = artifact(*output_steps("matrix", K, np.random.default_rng(0)), classes=K)
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
-    got = run(str(tmp_path / "out.onnx"), {"x": X})["y"]
-    np.testing.assert_allclose(got, fitted.of_logits(2 * X.astype("f8") @ WEIGHT), atol=1e-5)
-
-
 def test_what_is_added_and_no_mask_on_typical_inputs_is_refused(tmp_path: Path) -> None:
     nearly = np.full((200, K), 1 - 1.2e-7, "f4")
     with pytest.raises(FuseError, match=r"looks like a mask and is none.*--inputs.*--output-name"):

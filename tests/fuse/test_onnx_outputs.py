@@ -11,7 +11,7 @@ import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import LAYER, TWO, K, W, X, editor, fused, graph, operators
+from fuse_texts import LAYER, TWO, K, W, X, fused, graph, operators
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
@@ -23,7 +23,6 @@ from calib_serve.fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx import _files as files
 from calib_serve.scores import Outputs, softmax
 
-TOP = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
 EACH = ProbTable(np.full((K, 1), 0.4), np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.9]]))
 """Of a softmax's most likely class: exactly a half, 0.37, 0.57 and 0.91."""
 
@@ -82,29 +81,6 @@ def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path)
     assert got["raw"].argmax(axis=1).tolist() == x.argmax(axis=1).tolist()
 
 
-def test_the_most_likely_class_of_a_table_is_still_that_of_the_softmax_before_it(tmp_path: Path) -> None:
-    # By its own result it would be another: 0.35 for the most likely of [0.45, 0.44, 0.11].
-    x = np.log(np.array([[0.45, 0.44, 0.11], [0.2, 0.1, 0.7]], "f4"))
-    _, made = fused_with(graph("z = Identity(x) y = Softmax(z)"), tmp_path, of(TOP))
-    want = [[0.35, 0.65 * 0.44 / 0.55, 0.65 * 0.11 / 0.55], [0.1 * 2 / 3, 0.1 / 3, 0.9]]
-    np.testing.assert_allclose(run(made, {"x": x})["y"], want, atol=1e-6)
-    assert operators(made).count("Softmax") == 1
-
-
-def test_no_name_is_given_twice_whatever_has_it() -> None:
-    body = (
-        "[first] z = Mul(x, w) [turns] y = Loop <body = turn (int64 i, bool go, float[n, 3] state) => "
-        "(bool on, float[n, 3] next) <float step = {2}> { on = Identity(go) next = Add(state, step) }> "
-        "(m, c, z)"
-    )
-    made = editor(body, "float[n, 3] x, int64 m, bool c", constants="float[3] w = {1, 2, 3}")
-    for name in ("x", "w", "z", "y", "first", "turns", "i", "state", "next", "step"):
-        assert made.name(name) == f"{name}_1", name
-        assert made.name(name) == f"{name}_2", name
-    assert made.name("calib_serve.Mul") == "calib_serve.Mul"
-    assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"
-
-
 SOFTMAX = "z = Neg(x) y = Softmax(z)"
 
 
@@ -129,13 +105,6 @@ def test_classes_are_along_any_axis_that_is_the_only_wide_one(sizes: str, axis: 
         np.testing.assert_allclose(got[name], want.reshape(x.shape), rtol=1e-5, atol=1e-6)
 
 
-def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
-    model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
-    _, made = fused(model, tmp_path, TWO, returns="probabilities")
-    assert made.graph.node[0].output[0] == "calib_serve.raw.probabilities"
-    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
-
-
 @pytest.mark.parametrize("opset", [13, 17, 18, 20])
 def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: Path) -> None:
     model = graph("z = Neg(x) y = Softmax(z)", imports=f'"" : {opset}')
@@ -155,24 +124,6 @@ def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: P
         "predicted": (TensorProto.INT64, ["n"]),
         "bin": (TensorProto.INT64, ["n"]),
     }
-
-
-@pytest.mark.parametrize(
-    ("body", "outputs", "sign"),
-    [
-        ("y = Softmax(x)", "float[n, 3] y", 1),
-        ("z = Neg(x) y = Softmax(z)", "float[n, 3] y, float[n, 3] z", -1),
-    ],
-)
-def test_logits_that_are_an_input_or_an_output_already_are_shown_once_more_by_a_copy(
-    body: str, outputs: str, sign: int, tmp_path: Path
-) -> None:
-    same = LogitMap.temperature(1.0)
-    _, made = fused(graph(body, outputs=outputs), tmp_path, same, returns="all", output_name="y")
-    assert operators(made).count("Identity") == 1
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["logits"], sign * X)
-    np.testing.assert_array_equal(got.get("z", -X), -X)
 
 
 def test_outputs_take_the_place_of_the_one_they_are_made_of(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.fuse._parity import Parity, check_examples, expect, size_of
+from calib_serve.fuse._parity import Parity, check_examples, expect
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx._follow import Sources
 from calib_serve.fuse.onnx._parity import generate, measure, run_raw
@@ -210,13 +210,6 @@ def inputs_of(inputs: str, **options: Any) -> dict[str, NDArray[Any]]:
     return made
 
 
-def test_sizes_that_are_free_are_as_told_the_batch_first_and_8_where_nobody_tells() -> None:
-    inputs = "float[n, a, b] x, float[n, a, 7] z, int32[2, a] m, float s, float[n, c] w"
-    made = inputs_of(inputs, shapes={"x": (5, 6), "w": (4,)})
-    shapes = {name: array.shape for name, array in made.items()}
-    assert shapes == {"x": (8, 5, 6), "z": (8, 8, 7), "m": (2, 8), "s": (), "w": (8, 4)}
-
-
 def test_inputs_that_cannot_be_generated_are_asked_for() -> None:
     for inputs, said in (
         ("string[n, 3] x", "no numbers can be made for input 'x', STRING "),
@@ -281,32 +274,8 @@ def test_a_graph_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytes
         run_raw(tmp_path / "raw.onnx", {"x": X}, ["y"])
 
 
-def test_one_score_that_is_nan_is_refused(tmp_path: Path) -> None:
-    x = X.copy()
-    x[1, 1] = np.nan
-    with pytest.raises(FuseError) as error:
-        measured("y = Identity(x)", tmp_path, planned(), x=x)
-    assert str(error.value) == f"'z' is NaN on the inputs that parity is measured on; {INPUTS}"
-
-
 TWO = LogitMap.temperature(2.0)
 NEAR = 1e-3
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "scale"),
-    [
-        ([[0.5, -0.25]], False, 1.0), ([[2.0, -3.0], [1, 0]], False, 3.0), ([[0.0, -100.0]], False, 100.0),
-        ([[0.0, -100.5]], False, 1.0), ([[7.0, -np.inf], [1, 2]], False, 7.0),
-        ([[-2000.0, -2001.0], [0, 1]], False, 2001.0), ([[-np.inf, -np.inf]], False, 1.0),
-        ([[0.5, -0.25]], True, 1.0), ([[100.0, 2.0]], True, 100.0), ([[-100.5, 2.0]], True, 2.0),
-        ([[100.5, 2.0]], True, 2.0), ([[np.inf, 2.0]], True, 2.0),
-    ],
-)  # fmt: skip
-def test_the_scale_is_the_largest_logit_that_a_probability_shows(
-    logits: list[list[float]], labels: bool, scale: float
-) -> None:
-    assert size_of(np.array(logits), labels=labels) == scale
 
 
 def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_there() -> None:
@@ -318,3 +287,11 @@ def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_ther
     found = expect(fitted, z, NEAR)
     assert found.scale == 10.0, "so that 0.01 were near, if it were not more than any proof allows"
     assert found.sure.tolist() == [False, True, True, False, True, True]
+
+
+def test_one_score_that_is_nan_is_refused(tmp_path: Path) -> None:
+    x = X.copy()
+    x[1, 1] = np.nan
+    with pytest.raises(FuseError) as error:
+        measured("y = Identity(x)", tmp_path, planned(), x=x)
+    assert str(error.value) == f"'z' is NaN on the inputs that parity is measured on; {INPUTS}"

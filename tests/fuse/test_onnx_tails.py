@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
@@ -13,7 +12,6 @@ from fuse_texts import X, editor, fused, graph, operators
 
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import CalibServeError, FuseError, ModelError
-from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._tail import Tail, adapt_artifact, find_tail, of_one_column
 from calib_serve.scores import Outputs, softmax
@@ -21,7 +19,6 @@ from calib_serve.scores import Outputs, softmax
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 
-OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
 SCALE = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () "
 STEPS = SCALE + "z = Neg(x) "
 ROWS = "rows = Constant <value = int64[2] {-1, 3}> () axis = Constant <value = int64[1] {1}> () "
@@ -90,34 +87,6 @@ def test_the_logits_are_behind_what_leaves_scores_as_they_are(
     one.check()
 
 
-def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None:
-    body = (
-        "go = Constant <value = bool {1}> () y = Loop <body = turn (int64 i, bool on, float[n, 3] state) => "
-        "(bool stop, float[n, 3] next) { stop = Not(on) next = Neg(state) }> ( , go, x)"
-    )
-    report, made = fused(graph(body), tmp_path, LogitMap.temperature(2.0))
-    assert report.done == (
-        "logit map put in as one Mul (the logits come from Loop 'y', not from a Gemm or MatMul)",
-    )
-    np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("classes", "kinds", "chosen"),
-    [
-        (3, "float[n, k] y, float[n, 4] z", "y"), (3, "float[n, 3, 5] y, float[n, 3] z", "z"),
-        (3, "float[n, 3, 1, 1] y, float[n, 1] z", "y"), (3, "float16[n, 3] y, int32[n, 3] z", "y"),
-        (3, "bfloat16[n, 3] y, float[3] z", "y"), (3, "double[n, 3] y, float z", "y"),
-        (2, "float[n, 1] y, float[n, 3] z", "y"), (2, "float[n, 2] y, float[n, 4] z", "y"),
-        (2, "float[n, 1, 1] y, float[n, 0] z", "y"), (3, "float[n, 1, k] y, float[n, 4] z", "y"),
-    ],
-)  # fmt: skip
-def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: str, chosen: str) -> None:
-    made = editor("y = of.ours.Body(x) z = of.ours.Body(x)", outputs=kinds)
-    fitted = OF_THREE if classes == 3 else OF_TWO
-    assert found(made, output=None, artifact=fitted).output.name == chosen
-
-
 @pytest.mark.parametrize(
     ("body", "columns"),
     [
@@ -171,16 +140,6 @@ def test_an_output_is_chosen_by_its_declared_sizes_alone_and_no_tensor_inside(
             found(made, output=None, artifact=fitted)
     else:
         assert found(made, output=None, artifact=fitted).output.name == chosen
-
-
-def test_the_classes_of_an_output_in_another_order_are_calibrated_in_that_order(tmp_path: Path) -> None:
-    order = "k = Constant <value = int64[3] {2, 0, 1}> () y = Gather <axis: int = 1> (p, k)"
-    step = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
-    onnx.save(graph(f"z = Neg(x) p = Softmax(z) {order}"), tmp_path / "raw.onnx")
-    fitted = artifact(step, classes=3, outputs="probabilities")
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", outputs="probabilities", unproven=True)
-    want = softmax(step.bias - X[:, [2, 0, 1]])
-    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), {"x": X})["y"], want, atol=1e-6)
 
 
 PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))

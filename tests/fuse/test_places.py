@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from prometheus_client import CollectorRegistry as Registry
 from torch import nn
 
-from calib_serve import Artifact, Keyring, Reporter, Scores, calibrate
+from calib_serve import Artifact, Keyring, Reporter, calibrate
 from calib_serve.artifact import Abstain, InputShift, PredictionSets
 from calib_serve.core.errors import FuseError, InputError, ModelError, ShapeError
 from calib_serve.fuse import calibrated, fuse_onnx, fuse_torch, fuse_triton
@@ -114,16 +114,6 @@ def test_an_axis_that_nothing_says_is_not_guessed() -> None:
         artifact.probs(np.zeros((2, 3, 4)))
     with pytest.raises(ShapeError, match="is 1 or -1"):
         artifact.probs(np.zeros((2, 3, K, K)), class_axis=2)
-
-
-def test_masks_of_one_column_keep_their_axis() -> None:
-    rng = np.random.default_rng(8)
-    z = 3 * rng.normal(size=(30, 1, 6, 6))
-    labels = (rng.random((30, 6, 6)) < 1 / (1 + np.exp(-z[:, 0] / 2))).astype(int)
-    artifact = calibrate(z, labels, method="temperature", outputs="logit")
-    probs = artifact.probs(z)
-    assert probs.shape == (30, 2, 6, 6)
-    np.testing.assert_array_equal(rows_of(probs, 1), artifact.probs(z.reshape(-1)))
 
 
 @each_axis
@@ -326,10 +316,3 @@ def test_a_file_gives_each_place_what_numpy_gives_at_other_sizes(kind: str, tmp_
     with torch.no_grad():
         wanted = artifact.probs(model(larger).numpy())
         np.testing.assert_allclose(loaded(larger).numpy(), wanted, atol=2e-6)
-
-
-def test_scores_say_where_their_classes_were() -> None:
-    z, labels = np.zeros((2, K, 3, 4)), np.zeros((2, 3, 4), int)
-    assert Scores.of(z, labels, outputs="logits").class_axis == 1
-    assert Scores.of(np.moveaxis(z, 1, -1), labels, outputs="logits").class_axis == -1
-    assert Scores.of(np.zeros((2, K)), [0, 1], outputs="logits").class_axis is None

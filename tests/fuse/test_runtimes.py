@@ -115,7 +115,7 @@ def test_places_are_the_same_there(runtime: str, tmp_path: Path) -> None:
 
 def test_unknown_and_missing_runtimes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        OptionError, match=r"runtime must be one of openvino, tract, onnx.reference, got 'tvm'"
+        OptionError, match=r"runtime must be one of cuda, openvino, tract, onnx.reference, got 'tvm'"
     ):
         fused(tmp_path, "y = Identity(x)", runtime=("tvm",))
     monkeypatch.setitem(sys.modules, "tract", None)

@@ -165,22 +165,6 @@ def test_results_are_as_exact_as_the_model_or_as_float32_where_that_holds_no_pro
     np.testing.assert_allclose(got["probabilities"].double().numpy(), expected, atol=atol)
 
 
-def test_nothing_to_do_is_the_model_to_the_last_bit():
-    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
-    step = artifact(InputShift(np.zeros((3, 8, 8))), LogitMap.temperature(1.0), classes=K)
-    assert torch.equal(calibrated(model, step, returns="logits")(x), model(x))
-
-
-def test_its_state_is_tensors_and_comes_back(tmp_path):
-    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
-    whole = calibrated(model, fitted("classwise", shift=True, layers=2))
-    assert all(isinstance(t, torch.Tensor) for t in whole.state_dict().values())
-    torch.save(whole.state_dict(), tmp_path / "state.pt")
-    again = calibrated(Net().eval(), fitted("classwise", shift=True, layers=2))
-    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert torch.equal(again(x), whole(x))
-
-
 @pytest.mark.parametrize("kind", sized(["classwise"], ["matrix", "classwise", "top", "mixture"]))
 def test_it_exports_with_a_free_batch_and_compiles(kind):
     model, x = Net().eval(), torch.randn(7, 3, 8, 8)

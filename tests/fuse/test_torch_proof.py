@@ -111,14 +111,6 @@ def test_a_softmax_is_seen_by_its_numbers():
         calibrated(model, scaled(K, None), example=inputs)
 
 
-def test_one_number_within_0_and_1_is_a_probability_by_its_sigmoid_or_asked_about():
-    model = Ends(1, "sigmoid").eval()
-    inputs = x()
-    p = model(inputs).numpy()
-    got = calibrated(model, HALVED, example=inputs)(inputs)
-    np.testing.assert_allclose(got, HALVED.of_logits(np.log(np.hstack([1 - p, p]))), atol=1e-6)
-
-
 class Drops(Ends):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(self.fc(x), 0.5, training=True)
@@ -255,17 +247,6 @@ def test_all_of_labels_is_of_each_label(table):
         np.testing.assert_array_equal(predicted, (probs > 0.5).astype(int))
         np.testing.assert_allclose(confidence, np.maximum(probs, 1 - probs))
         np.testing.assert_array_equal(index, bin_index(confidence.ravel()).reshape(confidence.shape))
-
-
-def test_one_label_alone_is_a_label():
-    step = artifact(LogitMap.temperature(2.0), classes=1, model=MULTILABEL)
-    model, inputs = Ends(1).eval(), x()
-    got = calibrated(model, step, example=inputs)(inputs)
-    np.testing.assert_allclose(got, torch.sigmoid(model(inputs) / 2), atol=1e-6)
-    model = Ends(1, "sigmoid").eval()
-    odds = torch.logit(model(inputs))
-    got = calibrated(model, step, example=inputs)(inputs)
-    np.testing.assert_allclose(got, torch.sigmoid(odds / 2), atol=1e-6)
 
 
 # fitted on, model ends in, columns

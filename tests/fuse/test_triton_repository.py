@@ -119,12 +119,6 @@ def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
     assert tensors(graph.output)["confidence"][1] == [2]
 
 
-def test_a_batch_that_a_client_makes_itself_is_not_warned_of(tmp_path):
-    own = TritonOptions(max_batch=0)
-    report = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "own", own, name="m", unproven=True)
-    assert not any("batch" in what for what in report.done), "the client sends what it likes"
-
-
 def tree(folder: Path) -> dict[str, tuple]:
     """Every path below with what Triton looks at: its time, and the bytes."""
     found = {}

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calib_serve.artifact import InputShift
-from calib_serve.core.errors import InputError, ModelError, ShapeError
+from calib_serve.core.errors import CalibServeError, InputError, ModelError, ShapeError
 from calib_serve.models import from_module, load_model
 
 SHAPE = (1, 6, 6)
@@ -298,7 +298,7 @@ def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monke
     for device in ("cuda", "cuda:1"):
         with pytest.raises(ModelError, match=f"{device} was asked for"):
             load_model(path, input_shape=SHAPE, device=device)
-    with pytest.raises(ModelError, match="must be cpu, cuda or cuda:1"):
+    with pytest.raises(CalibServeError, match="must be 'cpu', 'cuda' or 'cuda:N'"):
         load_model(path, input_shape=SHAPE, device="gpu")
     asked = []
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])

@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import InputShift
-from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, dtype_of, users
 
@@ -39,14 +38,10 @@ def shift_input(editor: Editor, value: ir.Value, step: InputShift) -> str:
     """Put the shift before the graph: clip(x + delta) in place of x; describe the edit."""
     if step.is_nothing:
         return "the shift is zero: nothing to do"
-    _insert(editor, value, step.delta[None].astype(np.float64), step)
-    return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")
-
-
-def _insert(editor: Editor, value: ir.Value, delta: Floats, step: InputShift) -> None:
     dtype, readers = dtype_of(value), users(value)
-    new = editor.node("Add", [value, editor.number(delta, dtype, "add")])
+    new = editor.node("Add", [value, editor.number(step.delta[None].astype(np.float64), dtype, "add")])
     if step.low is not None:
         ends = [editor.number(end, dtype, "clip") for end in (step.low, step.high)]
         new = editor.node("Clip", [new, *ends])
     editor.move(value, new, readers)
+    return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")

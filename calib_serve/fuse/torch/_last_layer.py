@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calib_serve.artifact import Head
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.torch._model import device_and_dtype, evaluating, shell
+from calib_serve.fuse.torch._model import device_and_dtype, shell
 from calib_serve.fuse.torch._modules import Bias, layers
-from calib_serve.models import is_scripted
+from calib_serve.models import is_scripted, layer_inputs
 
 Exact = NDArray[np.float64]
 
@@ -46,32 +44,14 @@ def linear_layer_name(model: nn.Module, head: Head, name: str | None) -> str:
 
 
 def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Tensor]) -> Exact:
-    """The inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores.
-
-    With the identity in place of its weight, the model returns the layer's inputs.
-    """
-    changed = evaluating(shell(model))
-    layer = dict(changed.named_modules())[name]
-    weight, bias = layer.weight.detach(), _bias(layer)
-    # With the identity as its weight a layer returns its input, so the features can be read off.
-    eye = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
-    layer.weight = nn.Parameter(eye, requires_grad=False)
-    if getattr(layer, "bias", None) is not None:
-        layer.bias = nn.Parameter(eye.new_zeros(len(eye)), requires_grad=False)
-    logits = scores_of(model)
-    try:
-        features: Exact = scores_of(changed).double().cpu().numpy()
-        again = features @ weight.double().cpu().numpy().T + bias
-    except (RuntimeError, ValueError, TypeError, AssertionError):  # what follows needs its width
-        again = np.empty(0)
-    expected = logits.double().cpu().numpy()
-    near = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 5e-2
-    if again.shape != expected.shape or not np.allclose(again, expected, near, near * np.abs(expected).max()):
+    """The inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores."""
+    found = layer_inputs(model, name, scores_of)
+    if found is None:
         raise FuseError(
             f"{name!r} is not the model's last layer: its weights times its inputs are not the model's "
             "scores; say which is with last_linear="
         )
-    return features
+    return found[2].double().cpu().numpy()
 
 
 def replace_last(model: nn.Module, name: str, head: Head) -> tuple[nn.Module, list[nn.Module]]:
@@ -95,8 +75,3 @@ def replace_last(model: nn.Module, name: str, head: Head) -> tuple[nn.Module, li
         layer.bias = first.bias
         return model, made
     return model, [Bias(first.bias), *made]  # type: ignore[arg-type]
-
-
-def _bias(layer: nn.Module) -> Any:
-    bias = getattr(layer, "bias", None)
-    return np.zeros(len(layer.weight)) if bias is None else bias.detach().double().cpu().numpy()  # type: ignore[arg-type]
