@@ -25,8 +25,7 @@ from fusion_overhead import MODELS, Times, export, in_turns, ratio
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, LogitMap, PredictionSets
-from calib_serve.fuse import fuse_onnx
-from calib_serve.fuse.sessions import open_session
+from calib_serve.fuse import fuse_onnx, open_session
 
 NAMES = ("ResNet-20", "ResNet-18, ImageNet")  # of 10 and of 1000 classes
 
@@ -58,7 +57,6 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> list[dict]:
                 folder / file,
                 returns="probabilities",
                 decisions=decisions,
-                samples=2,
                 unproven=True,
             )
             nodes.append(report.nodes_after)

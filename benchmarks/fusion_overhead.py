@@ -28,8 +28,7 @@ from fusion_models import CifarResNet, ImageNetResNet18, Transformer
 
 from calib_serve import Artifact
 from calib_serve.artifact import InputShift, LogitMap, ModelFacts
-from calib_serve.fuse import calibrated, fuse_onnx
-from calib_serve.fuse.sessions import open_session
+from calib_serve.fuse import calibrated, fuse_onnx, open_session
 
 Times = dict[str, np.ndarray]
 """Seconds by what ran, one a cycle."""
@@ -122,13 +121,12 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> list[dict]:
     export(make, shape, folder / "raw.onnx")
     rows = []
     for method, artifact in artifacts(shape, classes).items():
-        same = fuse_onnx(folder / "raw.onnx", artifact, folder / "same.onnx", samples=2, unproven=True)
+        same = fuse_onnx(folder / "raw.onnx", artifact, folder / "same.onnx", unproven=True)
         fuse_onnx(
             folder / "raw.onnx",
             artifact,
             folder / "probs.onnx",
             returns="probabilities",
-            samples=2,
             unproven=True,
         )
         for batch in BATCHES[options.device.partition(":")[0]]:
@@ -178,10 +176,10 @@ def cuda_graphs(options: argparse.Namespace) -> list[dict]:
         torch.manual_seed(0)
         net = make().eval().requires_grad_(False).cuda()
         for method, artifact in artifacts(shape, classes).items():
-            folded = calibrated(net, artifact, returns="logits", fold=True)
+            whole = calibrated(net, artifact, returns="logits")
             for batch in BATCHES["cuda"]:
                 x = torch.rand(batch, *shape, device="cuda")
-                runs = {"raw": captured(net, x), "fused": captured(folded, x)}
+                runs = {"raw": captured(net, x), "fused": captured(whole, x)}
                 rounds = [in_turns(runs, options.seconds / options.rounds, time.perf_counter)]
                 rows.append(
                     {"model": name, "method": method, "batch": batch, **ratio(rounds, "fused", "raw")}

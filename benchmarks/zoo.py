@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from fusion_overhead import in_turns, ratio
 
-from calib_serve.fuse import fuse_onnx
-from calib_serve.fuse.sessions import open_session
+from calib_serve.fuse import fuse_onnx, open_session
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "zoo")]

@@ -31,7 +31,6 @@ from calib_serve.fit.samples import Samples
 from calib_serve.fit.shares import for_shares, referenced
 from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
-    CachedClassifier,
     Classifier,
     Dataset,
     calibrated_probs,
@@ -76,7 +75,7 @@ SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
 _WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
 
 _OF_LOADING = (
-    *("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"),
+    *("weights", "input_shape", "last_linear", "device", "batch_size", "outputs"),
     *("output_name", "custom_ops"),
 )  # fmt: skip
 
@@ -112,12 +111,11 @@ def calibrate_model(
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
             ``cross_validate``, ``custom_ops``, ``device``, ``input_shape``, ``keep_rows``, ``last_linear``,
-            ``mixed_precision``, ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``,
-            ``weights``. Options of Neural Clamping: ``gamma``, ``grid``, ``input_range``, ``normalisation``,
-            ``penalty``, ``resolution``, ``schedule``, ``start``. Options of the masked head:
-            ``reading``, ``then``. Options of output methods, as of ``calibrate``: ``bins``, ``candidates``,
-            ``class_weight``, ``folds``, ``grid``, ``keep_predictions``, ``of``, ``sample_weight``,
-            ``smoothing``.
+            ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``, ``weights``. Options
+            of Neural Clamping: ``gamma``, ``grid``, ``input_range``, ``normalisation``, ``penalty``,
+            ``resolution``, ``schedule``, ``start``. Options of the masked head: ``reading``, ``then``.
+            Options of output methods, as of ``calibrate``: ``bins``, ``candidates``, ``class_weight``,
+            ``folds``, ``grid``, ``keep_predictions``, ``of``, ``sample_weight``, ``smoothing``.
 
     Raises:
         InputError: For data and options that do not fit.
@@ -184,7 +182,6 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
         "last_linear": asked.last_linear,
         "device": asked.device,
         "batch_size": asked.batch_size,
-        "mixed_precision": asked.mixed_precision,
         "outputs": asked.outputs,
     }
     if isinstance(model, (str, Path)):
@@ -202,8 +199,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
         )
     else:
         loaded = from_module(model, **how)
-    kept = asked.checkpoints
-    return loaded if kept is None else CachedClassifier(loaded, Path(kept))
+    return loaded
 
 
 def _sizes(given: Any) -> tuple[int, ...]:

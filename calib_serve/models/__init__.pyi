@@ -13,10 +13,14 @@ from calib_serve.models.exported import load_exported as load_exported
 from calib_serve.models.exported import module_on as module_on
 from calib_serve.models.labelled import LabelledRequests as LabelledRequests
 from calib_serve.models.labelled import read_requests as read_requests
+from calib_serve.models.last_linear import layer_inputs as layer_inputs
 from calib_serve.models.load import load_model as load_model
 from calib_serve.models.load import model_data as model_data
 from calib_serve.models.load import weights_remarks as weights_remarks
+from calib_serve.models.sessions import open_session as open_session
+from calib_serve.models.sessions import stopped_after as stopped_after
 from calib_serve.models.torch_classifier import from_module as from_module
+from calib_serve.models.torch_classifier import made_up_inputs as made_up_inputs
 from calib_serve.models.torchscript import is_scripted as is_scripted
 from calib_serve.models.torchscript import is_torchscript as is_torchscript
 from calib_serve.models.torchscript import load_torchscript as load_torchscript

@@ -32,7 +32,6 @@ def load_folder(
     last_linear: str | None = None,
     device: str | torch.device | None = None,
     batch_size: int = 256,
-    mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> TorchClassifier:
     """Return the classifier in a folder of ``save_pretrained``, in float32 and evaluation mode.
@@ -78,7 +77,6 @@ def load_folder(
         of_texts=folder.takes == "texts",
         device=device,
         batch_size=batch_size,
-        mixed_precision=mixed_precision,
     )
     if found.classes != folder.classes:
         raise ModelError(f"{path} names {folder.classes} classes (id2label) and returns {found.classes}")

@@ -6,15 +6,14 @@ Nothing that it brings is run or unpickled.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from calib_serve.core.errors import CalibServeError, MissingDependency, ModelError
-from calib_serve.core.files import read_whole, sha256
+from calib_serve.core.files import sha256
 from calib_serve.scores import Outputs
 
 _CONFIG = "config.json"
@@ -85,8 +84,8 @@ def read_folder(path: Path, outputs: Outputs | None = None) -> Folder:
     """Read the folder's classifier; ModelError for another model, and for one whose code would have to run.
 
     Refused are heads other than of a sequence or image classifier, regression, weights in pickles, adapters
-    beside the weights, and models with code of their own. One score is a regression, unless ``outputs`` or
-    the folder's sigmoid, as of a cross-encoder, say that it is a logit.
+    beside the weights, and models with code of their own. One score is a regression, unless ``outputs`` says
+    that it is a logit, as of a cross-encoder.
     """
     config = local("the configuration", path, transformers().AutoConfig.from_pretrained)
     _refuse_code_and_pickles(path, config)
@@ -139,8 +138,7 @@ def _names(path: Path, config: Any) -> tuple[str, ...]:
 
 def _returns(path: Path, config: Any, classes: int, said: Outputs | None) -> Outputs:
     kind = getattr(config, "problem_type", None)
-    binary = said in ("logit", "logits") or _activation(path, config).endswith(".Sigmoid")
-    if classes == 1 and kind in (None, "single_label_classification") and binary:
+    if classes == 1 and kind in (None, "single_label_classification") and said in ("logit", "logits"):
         return "logit"
     if kind == "regression" or (classes == 1 and kind != "multi_label_classification"):
         raise ModelError(
@@ -149,17 +147,6 @@ def _returns(path: Path, config: Any, classes: int, said: Outputs | None) -> Out
             "--outputs logit (outputs=)"
         )
     return "label_logits" if kind == "multi_label_classification" else "logits"
-
-
-def _activation(path: Path, config: Any) -> str:
-    """The function that sentence-transformers puts on a cross-encoder's score; "" where none is said."""
-    found = getattr(config, "sentence_transformers", None) or {}
-    beside = path / "config_sentence_transformers.json"
-    if beside.is_file():
-        with suppress(ValueError, OSError):
-            found = {**json.loads(read_whole(beside, limit=1_000_000)), **found}
-    old = getattr(config, "sbert_ce_default_activation_function", None)
-    return str((found.get("activation_fn") if isinstance(found, dict) else None) or old or "")
 
 
 def _fingerprint(path: Path) -> str:

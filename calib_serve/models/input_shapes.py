@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from calib_serve.core.errors import ShapeError
 
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
 _COMES_LAST = "the channel comes last: turn them by inputs.transpose(0, 2, 3, 1)"
-_GREY = "these are grey, and it takes colours: give each three times, np.repeat({}, 3, 1)"
-_COLOURED = "these are coloured, and it takes grey: make them grey as in its training"
 _CHANNELS = (1, 3)
 
 
@@ -44,19 +41,10 @@ def layout_advice(given: Sequence[int]) -> str:
 
 
 def _to_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
-    """Advise on inputs of ``given`` to fit ``wanted``: the first step that does it."""
+    """Advise on inputs of ``given`` to fit ``wanted``: the one step that does it."""
     steps = [((1, *given), _MISSING)]
     if len(given) == 3:
         steps += [((given[2], *given[:2]), _COMES_FIRST), ((*given[1:], given[0]), _COMES_LAST)]
-    if wanted[:1] == (3,):
-        steps += [((3, *given), _GREY.format("inputs[:, None]"))]
-        steps += [((3, *given[1:]), _GREY.format("inputs"))] if given[:1] == (1,) else []
-    elif wanted[:1] == (1,) and given[:1] == (3,):
-        steps += [((1, *given[1:]), _COLOURED)]
-    known = [size for size in wanted if size is not None]
-    if len(known) == len(wanted) and prod(given) == prod(known):
-        sizes = ", ".join(map(str, known))
-        steps += [(tuple(known), f"as many numbers: if their order is right, inputs.reshape(-1, {sizes})")]
     return next((advice for made, advice in steps if _fits(made, wanted)), "prepare them as in its training")
 
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calib_serve.artifact import Head
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import LABELS, ONE_COLUMN, SAME_LOGITS, Outputs
+
+_SAME_IN_HALF = 5e-2  # of 16 bits, as SAME_LOGITS of 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +64,8 @@ def find_last_linear(
         logits = network(probe)
         tried = _candidates(network, int(logits.shape[1]), name)
         for candidate in reversed(tried):
-            found = _proved(network, candidate, probe, logits)
-            if found:
-                return found
+            if found := layer_inputs(network, candidate, lambda model: model(probe)):
+                return LastLinear(candidate, found[1], found[0])
     if name is not None and not tried:
         raise ModelError(f"{name!r} is not a linear layer with {logits.shape[1]} outputs; {_named(network)}")
     raise ModelError(
@@ -86,24 +90,40 @@ def _named(network: nn.Module) -> str:
     return f"its matrices are: {', '.join(layers) or 'none'}"
 
 
-def _proved(network: nn.Module, name: str, probe: Tensor, logits: Tensor) -> LastLinear | None:
-    body = frozen_copy(network)
+def layer_inputs(
+    network: nn.Module, name: str, run: Callable[[nn.Module], Tensor]
+) -> tuple[nn.Module, Head, Tensor] | None:
+    """The model that stops before a layer, that layer, and its inputs (n, d); None unless it is the last.
+
+    Args:
+        network: The model.
+        name: Name of the layer.
+        run: Scores (n, K) of a model, on the same inputs each time.
+    """
+    logits, body = run(network), frozen_copy(network)
     parameters = dict(body.named_parameters())
     dot = f"{name}." if name else ""
     weight, bias = parameters[f"{dot}weight"], parameters.get(f"{dot}bias")
     old_weight = weight.detach().clone()
-    old_bias = logits.new_zeros(len(old_weight)) if bias is None else bias.detach().clone()
+    old_bias = old_weight.new_zeros(len(old_weight)) if bias is None else bias.detach().clone()
     # With I for W and 0 for b the layer hands on its input.
     weight.data = torch.eye(old_weight.shape[1], dtype=weight.dtype, device=weight.device)
     if bias is not None:
         bias.data = bias.new_zeros(old_weight.shape[1])
     try:
-        features = body(probe)
-        again = features @ old_weight.T + old_bias
-    except (RuntimeError, ValueError, TypeError):
+        features = run(body)
+        again = features.double() @ old_weight.double().T + old_bias.double()
+    except (RuntimeError, ValueError, TypeError, AssertionError):
         return None  # the widened output does not fit what follows: not the last layer
-    if again.shape != logits.shape:
+    near = SAME_LOGITS if logits.dtype in (torch.float32, torch.float64) else _SAME_IN_HALF
+    if again.shape != logits.shape or not _apart(again, logits) <= near * (1 + float(logits.abs().max())):
         return None
-    if not float((again - logits).abs().max()) <= SAME_LOGITS * (1 + float(logits.abs().max())):
-        return None
-    return LastLinear(name, Head((old_weight.cpu().numpy(),), (old_bias.cpu().numpy(),)), body)
+    return body, Head((_array(old_weight),), (_array(old_bias),)), features
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    return float((one - other.double()).abs().max())
+
+
+def _array(numbers: Tensor) -> NDArray[Any]:
+    return (numbers.float() if numbers.dtype == torch.bfloat16 else numbers).cpu().numpy()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickletools
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,7 +49,6 @@ def load_model(
     last_linear: str | None = None,
     device: str | None = None,
     batch_size: int = 256,
-    mixed_precision: bool = False,
     outputs: Outputs | None = None,
     output_name: str | None = None,
     custom_ops: str | Path | None = None,
@@ -70,8 +67,6 @@ def load_model(
         last_linear: The layer that makes the logits; by default found by measurement.
         device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.
         batch_size: Inputs at once.
-        mixed_precision: Whether logits and features are computed in bfloat16; refused where a probability
-            moves by more than 0.005.
         outputs: What the model returns, where neither its last layer nor sums of 1 prove it, as of labels.
         output_name: The output of an ONNX file that holds the scores, where several may; or a tensor inside.
         custom_ops: A library of an ONNX file's own operators, that onnxruntime loads and whose code it runs.
@@ -89,7 +84,6 @@ def load_model(
         "last_linear": last_linear,
         "device": device,
         "batch_size": batch_size,
-        "mixed_precision": mixed_precision,
         "outputs": outputs,
     }
     if weights is not None and path.exists():
@@ -119,9 +113,9 @@ def load_model(
         return load_onnx(path, fingerprint=fingerprint, input_shape=input_shape, **options)
     if kind == "state_dict":
         raise ModelError(
-            f"{path} holds weights alone, not the network: name the function that makes that too, as "
-            f"package.module:name or file.py:name, with these as its weights (--model net.py:make --weights "
-            f"{path.name}; weights=)"
+            f"{path} holds weights alone, or a pickled module, which is never unpickled here: name the "
+            f"function that makes the network, with its state_dict() as weights (--model net.py:make "
+            f"--weights {path.name}; weights=), or export it by torch.export (.pt2) or to ONNX"
         )
     read = _torchscript if kind == "torchscript" else _exported
     network, known = read(path, input_shape, options)
@@ -170,36 +164,13 @@ def _kind(path: Path) -> Kind:
         if path.suffix in _WEIGHTS and pickled:
             return "state_dict"  # as torch wrote them before it made archives
         raise ModelError(f"{path} is no .pt2, ONNX, TorchScript or weights file; was it cut off?")
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
     if is_torchscript(path):
         return "torchscript"
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
     if path.suffix == ".pt2" or any(name.partition("/")[2].startswith("models/") for name in names):
         return "exported"
-    if _is_pickled_module(path):
-        raise ModelError(
-            f"{path} is a pickled module, which is not read, as unpickling runs its code: export it by "
-            "torch.export (.pt2) or to ONNX, or save its state_dict() and name the function that makes the "
-            "network (--model net.py:make --weights FILE; weights=)"
-        )
     return "state_dict"
-
-
-def _is_pickled_module(path: Path) -> bool:
-    """Whether a file holds a network by torch.save, and not its weights; nothing is unpickled."""
-    with zipfile.ZipFile(path) as archive:
-        data = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
-        if data is None:
-            return False
-        with archive.open(data) as file:
-            start = file.read(4096)  # of a pickle, in which its class is named
-    with suppress(ValueError):  # cut off, or no pickle
-        for op, what, _ in pickletools.genops(start):
-            if (
-                op.name != "PROTO"
-            ):  # then comes the class of what was saved; weights are a dict or OrderedDict
-                return op.name == "GLOBAL" and what != "collections OrderedDict"
-    return False
 
 
 def _torchscript(path: Path, *_: Any) -> tuple[nn.Module, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.core.arrays import AnyFloats, rows_at_once
 from calib_serve.core.errors import CalibServeError, MissingDependency, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole
-from calib_serve.core.packages import check_onnxruntime, operators_library
+from calib_serve.core.packages import operators_library
 from calib_serve.models.classifier import (
     GIVE_SHAPE,
     NO_SHIFT,
@@ -27,11 +27,11 @@ from calib_serve.models.classifier import (
     kind_of_scores,
     width,
 )
+from calib_serve.models.sessions import open_session
 from calib_serve.scores import SAME_LOGITS, GraphOutput, GraphReader, Outputs, refuse_varying
 
 try:
     import onnx
-    import onnxruntime
     from onnx import ModelProto, numpy_helper
     from onnx.external_data_helper import (
         ExternalDataInfo,
@@ -40,11 +40,9 @@ try:
         uses_external_data,
     )
 except ImportError as error:
-    check_onnxruntime()  # pip would say that it is installed
-    raise MissingDependency("onnxruntime", "onnx") from error
+    raise MissingDependency("onnx") from error
 
 _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
-_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -55,6 +53,9 @@ _DTYPES = {
     "tensor(int64)": "int64",
 }
 """Types of an input, and numpy's names of them."""
+
+Opener = Callable[..., Any]
+"""Opens a session of a graph, optimised or not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +146,6 @@ def load_onnx(
     last_linear: str | None = None,
     device: str | None = None,
     batch_size: int = 256,
-    mixed_precision: bool = False,
     outputs: Outputs | None = None,
     output_name: str | None = None,
     custom_ops: str | Path | None = None,
@@ -155,14 +155,12 @@ def load_onnx(
     ``last_linear`` names the weight's initializer, ``output_name`` the scores where several outputs may hold
     them. Raises ModelError for any other file, and for one whose answers vary.
     """
-    if mixed_precision:
-        raise ModelError(f"{path} runs in the precision it was exported in; leave mixed_precision off")
-    devices = _providers(device)
     try:
         graph = onnx.load_model_from_string(read_whole(Path(path), limit=MOST_PROTOBUF))
         load_external_data_for_model(graph, str(Path(path).parent))
-        place = _Place(devices, operators_library(custom_ops, (one.domain for one in graph.opset_import)))
-        session = place.session(graph)
+        library = operators_library(custom_ops, (one.domain for one in graph.opset_import))
+        opened = _opener(device, library)
+        session = opened(graph)
     except CalibServeError:
         raise
     except Exception as error:  # protobuf and onnxruntime raise unrelated types
@@ -171,7 +169,7 @@ def load_onnx(
     offered = [GraphOutput(one.name, one.type, one.shape) for one in session.get_outputs()]
     name, tensor = reader.choose(offered, output_name)
     if [tensor] != [one.name for one in offered]:
-        session = place.session(_cut(graph, tensor))
+        session = opened(_cut(graph, tensor))
     dtype, sizes = _taken(session, path)
     if sizes:
         check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
@@ -184,14 +182,14 @@ def load_onnx(
         raise ModelError(f"a classifier returns (n, K), or (n, 1) of one logit, {path} returns {out.shape}")
     if vary := reader.varying(tensor):
         # onnxruntime's optimiser may drop a Dropout that another runtime runs.
-        session = place.session(_cut(graph, tensor), optimize=False)
+        session = opened(_cut(graph, tensor), optimize=False)
     refuse_varying([_run(session, probe) for _ in range(2)], vary, reader.of_batch(tensor))
     out = out.reshape(len(out), -1)
     kind, classes = kind_of_scores(out, outputs, reader.made_by(tensor))
     names = reader.class_names(tensor, classes)
     body, head = _NO_HEAD.format(kind), None
     if kind == "logits":
-        body, head = _features(graph, probe, out, last_linear, place)
+        body, head = _features(graph, probe, out, last_linear, opened)
     if last_linear is not None and head is None:
         raise ModelError(str(body))
     told = (
@@ -204,30 +202,6 @@ def load_onnx(
         class_names=names,
         remarks=tuple(told),
     )
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where graphs run: the providers of onnxruntime, best first, and a library of more operators."""
-
-    providers: list[Any]
-    custom_ops: str | None
-
-    def session(self, graph: ModelProto, *, optimize: bool = True) -> Any:
-        """Open a session; ModelError where a GPU was asked for, and another device taken."""
-        options = onnxruntime.SessionOptions()
-        # onnxruntime warns of initializers and providers that are no concern of a fit.
-        options.log_severity_level = 3
-        if not optimize:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if self.custom_ops is not None:
-            options.register_custom_ops_library(self.custom_ops)
-        found = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=self.providers)
-        # A GPU that somebody named is no wish: without its libraries onnxruntime takes the CPU, and says
-        # nothing.
-        if isinstance(self.providers[0], tuple) and _CUDA not in found.get_providers():
-            raise ModelError(f"onnxruntime cannot use CUDA here, and took {found.get_providers()}")
-        return found
 
 
 def weight_files(path: Path) -> set[str]:
@@ -250,24 +224,16 @@ def _random_inputs(shape: Sequence[int | None] | None, dtype: str) -> NDArray[An
     return np.concatenate([rng.random((4, *sizes)), rng.standard_normal((4, *sizes))]).astype(dtype)
 
 
-def _providers(device: str | None) -> list[Any]:
-    """The providers for a device, best first: by default a GPU, if there is one.
+def _opener(device: str | None, custom_ops: str | None) -> Opener:
+    """A function that opens graphs on a device: by default on a GPU, if there is one."""
+    # A GPU that somebody named is no wish: on the CPU the same fit may take days.
+    gpu = "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
 
-    Raises ModelError for a GPU that onnxruntime does not offer: on the CPU the same fit may take days.
-    """
-    check_onnxruntime()
-    offered = onnxruntime.get_available_providers()
-    kind, _, index = (device or "").partition(":")
-    if device in (None, "cpu"):
-        has_gpu = device is None and _CUDA in offered and Path("/dev/nvidiactl").exists()
-        return [_CUDA, _CPU] if has_gpu else [_CPU]
-    if kind != "cuda" or not (index or "0").isdecimal():
-        raise ModelError(f"device must be cpu, cuda or cuda:1, got {device!r}")
-    if _CUDA not in offered:
-        raise ModelError(
-            f"{device} was asked for, and onnxruntime offers {offered}; say device cpu (device=)"
-        )
-    return [(_CUDA, {"device_id": int(index or 0)}), _CPU]
+    def opened(graph: ModelProto, *, optimize: bool = True) -> Any:
+        how: dict[str, Any] = {"allow_fallback": device is None, "custom_ops": custom_ops}
+        return open_session(graph.SerializeToString(), device=device or gpu, optimize=optimize, **how)
+
+    return opened
 
 
 def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
@@ -301,7 +267,7 @@ def _run(session: Any, inputs: AnyFloats) -> AnyFloats:
 
 
 def _features(
-    graph: ModelProto, probe: AnyFloats, logits: AnyFloats, name: str | None, place: _Place
+    graph: ModelProto, probe: AnyFloats, logits: AnyFloats, name: str | None, opened: Opener
 ) -> tuple[Any | str, Head | None]:
     """The session that stops before the last linear layer and that layer, verified on the probe.
 
@@ -319,7 +285,7 @@ def _features(
         weight = weight if transposed else weight.T
         if weight.ndim != 2 or weight.shape[0] != logits.shape[1]:
             continue
-        session = place.session(_cut(graph, node.input[0]))
+        session = opened(_cut(graph, node.input[0]))
         features = _run(session, probe)
         for bias in _biases(node, constants, logits.shape[1]):
             again = features @ weight.T + bias

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,18 +31,23 @@ from calib_serve.scores import LEAST, ONE_COLUMN, PROBABILITIES, MadeBy, Outputs
 _PROBED_ROWS = 8
 _NOISE_OF_BATCHES = 1e-3
 """How far one row's outputs may move, relative to the largest, as its batch changes."""
-_MIXED_TOLERANCE = 5e-3  # of a probability
 
 
-def _probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str) -> Tensor:
-    """The same few inputs every time: half in [0, 1], half around zero; whole numbers are 0 or 1."""
+def made_up_inputs(input_shape: tuple[int, ...], dtype: str) -> Tensor:
+    """The same few inputs (8, ...) every time: half in [0, 1], half around zero; whole numbers are 0 or 1.
+
+    Args:
+        input_shape: Shape of one input.
+        dtype: Their type, such as "int64"; all floats are made as float32.
+    """
     generator = torch.Generator().manual_seed(0)
-    if not dtype.startswith("float"):
+    if "float" not in dtype:
         shape = (_PROBED_ROWS, *input_shape)
-        return torch.randint(0, 2, shape, generator=generator).to(device, getattr(torch, dtype))
+        return torch.randint(0, 2, shape, generator=generator).to(getattr(torch, dtype))
+    # A model of pixels and one of normalised inputs both meet numbers that they know.
     pixels = torch.rand((_PROBED_ROWS // 2, *input_shape), generator=generator)
     centred = torch.randn((_PROBED_ROWS // 2, *input_shape), generator=generator)
-    return torch.cat([pixels, centred]).to(device)
+    return torch.cat([pixels, centred])
 
 
 def _measured_outputs(
@@ -128,7 +133,6 @@ class TorchClassifier:
         source: Where it came from.
         device: Device that it runs on.
         batch_size: Number of inputs of a batch.
-        mixed_precision: Whether logits and features are computed in bfloat16.
         input_dtype: Type of the inputs; whole numbers have no gradient and cannot be shifted.
         of_texts: Whether inputs are of any length.
     """
@@ -142,7 +146,6 @@ class TorchClassifier:
     source: str
     device: torch.device
     batch_size: int = 256
-    mixed_precision: bool = False
     input_dtype: str = "float32"
     of_texts: bool = False
 
@@ -165,7 +168,6 @@ class TorchClassifier:
             input_dtype=self.input_dtype,
             outputs=self.outputs,
             last_linear=None if isinstance(self.last, str) else self.last.name,
-            mixed_precision=self.mixed_precision,
         )
 
     def logits(
@@ -242,7 +244,7 @@ class TorchClassifier:
             self._refuse_shift()
         out = np.empty((len(inputs), width), np.float32)
         delta = None if shift is None else _delta(shift, self.input_shape, self.device)
-        with torch.inference_mode(), _full_float32(), _precision(self.device, self.mixed_precision):
+        with torch.inference_mode(), _full_float32():
             for rows, batch in batches(inputs, self.batch_size, self.input_shape, self.input_dtype):
                 x = _tensor(batch, self.device)
                 out[rows] = (
@@ -269,7 +271,6 @@ def from_module(
     last_linear: str | None = None,
     device: str | torch.device | None = None,
     batch_size: int = 256,
-    mixed_precision: bool = False,
     outputs: Outputs | None = None,
     fingerprint: str | None = None,
     source: str = "module",
@@ -285,8 +286,6 @@ def from_module(
         last_linear: Name of the last linear layer; None: found by measurement.
         device: Device to run on; None: CUDA where there is one. Convolutions never run in TF32.
         batch_size: Number of inputs of a batch.
-        mixed_precision: Whether logits and features, never gradients, are computed in bfloat16; refused where
-            a probability moves by more than 0.005.
         outputs: Kind of scores that it returns, as of labels; None: as its last layer proves it.
         fingerprint: SHA-256 of its file; None: of its weights.
         source: Where it came from.
@@ -306,10 +305,8 @@ def from_module(
         raise ModelError("the model is in training mode; call model.eval() before loading or exporting it")
     network = frozen_copy(module).to(where)
     shape = tuple(int(size) for size in input_shape)
-    probe = _probe_inputs(shape, where, input_dtype) if probe is None else probe.to(where)
+    probe = (made_up_inputs(shape, input_dtype) if probe is None else probe).to(where)
     outputs, classes = _measured_outputs(network, probe, outputs)
-    if mixed_precision:
-        _refuse_imprecision(network, probe, where)
     last: LastLinear | str
     try:
         with _full_float32():
@@ -328,7 +325,6 @@ def from_module(
         source,
         where,
         batch_size,
-        mixed_precision,
         input_dtype,
         of_texts,
     )
@@ -341,23 +337,6 @@ def _weights_fingerprint(network: nn.Module) -> str:
         digest.update(f"{name}{value.dtype}{tuple(value.shape)};".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _precision(device: torch.device, mixed: bool) -> AbstractContextManager[None]:
-    return torch.autocast(device.type, torch.bfloat16) if mixed else nullcontext()
-
-
-def _refuse_imprecision(network: nn.Module, probe: Tensor, device: torch.device) -> None:
-    with torch.no_grad(), _full_float32():
-        exact = network(probe).float().softmax(dim=1)
-        with _precision(device, mixed=True):
-            mixed = network(probe).float().softmax(dim=1)
-    moved = float((exact - mixed).abs().max())
-    if not moved <= _MIXED_TOLERANCE:
-        raise ModelError(
-            f"mixed precision moves this model's probabilities by up to {moved:.3f}, more than "
-            f"{_MIXED_TOLERANCE}; leave mixed_precision off"
-        )
 
 
 def _tensor(batch: AnyFloats, device: torch.device) -> Tensor:

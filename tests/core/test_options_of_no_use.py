@@ -18,7 +18,6 @@ import calib_serve
 from calib_serve import Scores
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError
-from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit import fit_neural_clamping_paper
 from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 from calib_serve.models import from_module
@@ -74,7 +73,6 @@ LINES = [
     (f"{AROUND} --untried --probe-data d", "--probe-data"),
     (f"{AROUND} --option top=3", "top"),
     ("export monitoring made --token-file t --targets watch=h:1", "token"),
-    ("fuse torch m.pt2 artifact -o made --inputs i.npz --input-shape 3", "--input-shape"),
 ]
 
 
@@ -158,14 +156,12 @@ CALLS: dict[str, Callable[[], Any]] = {
     "weights=": lambda: ready(weights="w.safetensors"),
     "outputs=": lambda: ready(outputs="label_logits"),
     "batch_size=": lambda: ready(batch_size=7),
-    "mixed_precision=": lambda: ready(mixed_precision=True),
     "train is for the masked head": lambda: of_labels(train=(X, Y)),
     "drop a column or array that is called group": lambda: calib_serve.calibrate(
         X, (X > 0).astype(int), "platt", outputs="label_logits", groups=np.arange(300) // 3
     ),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
-    "trt_cache": lambda: TritonOptions(trt_cache="/cache"),
     "the token": lambda: MonitoringOptions(token_file="t", targets=("watch=h:1",)),
     "sample_weight is for": lambda: display(sample_weight=np.ones(300)),
     "strategy is for": lambda: display(strategy="quantile"),

@@ -13,14 +13,11 @@ import numpy as np
 import pytest
 from command_line import calib_serve
 from small_models import archive
-from torch import nn
 
 from calib_serve.core.errors import CalibServeError, InputError, Unanswered
 from calib_serve.core.files import GROUP_READS
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.ledger import Ledger
-from calib_serve.models import from_module
-from calib_serve.models.cached_classifier import CachedClassifier
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import Outcome, ServedPrediction
@@ -92,14 +89,11 @@ def test_what_waits_in_a_spool_is_for_its_owner_alone(tmp_path: Path, no_umask: 
     assert box.drop() == 0  # it lies in the spool
 
 
-def test_cached_outputs_and_a_backup_are_for_their_owner_alone(tmp_path: Path, no_umask: None) -> None:
-    model = from_module(nn.Linear(4, 3).eval(), input_shape=(4,), device="cpu")
-    CachedClassifier(model, tmp_path / "cache").logits(np.zeros((2, 4), np.float32))
+def test_a_backup_is_for_its_owner_alone(tmp_path: Path, no_umask: None) -> None:
     with contextlib.closing(Ledger(tmp_path / "ledger.db")) as ledger:
         ledger.database.backup(tmp_path / "backup.db")
     with contextlib.closing(Ledger(tmp_path / "backup.db", must_exist=True)) as copy:
         assert copy.check() == []
-    assert [*(tmp_path / "cache").iterdir()]
     assert for_others(tmp_path) == {}
 
 

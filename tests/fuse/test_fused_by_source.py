@@ -11,13 +11,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-import scripted
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from calib_serve.artifact import Artifact, SourceMaps
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse import calibrated, fuse_onnx, fuse_torch
+from calib_serve.fuse import calibrated, fuse_onnx
 from calib_serve.fuse.onnx import _layers
 
 SITES = ("east", "north", "süd")
@@ -107,7 +106,7 @@ def test_a_wrong_map_of_any_source_is_seen(
             artifact(3, "logits"),
             tmp_path / "out.onnx",
             unproven=True,
-            samples=2,
+            inputs={"x": X[:2]},
         )
 
 
@@ -119,25 +118,14 @@ def test_an_input_that_has_the_name_of_the_sources_is_refused(tmp_path: Path) ->
         )
 
 
-@pytest.mark.parametrize("returns", ["probabilities", "logits", "all"])
-def test_a_module_takes_the_number_of_each_rows_source(tmp_path: Path, returns: Any) -> None:
+def test_a_module_does_not_know_sources_and_takes_the_maps_of_one() -> None:
     model = torch.nn.Linear(4, 2, bias=False)
     model.weight = torch.nn.Parameter(torch.tensor(weight(2).T))
     one = artifact(2, "logits")
-    whole = calibrated(model, one, returns=returns)
-    assert one.source_maps is not None
-    rows = torch.tensor(one.source_maps.rows(ASKED, 6))
-    odd = torch.where(rows == 0, 99, rows)  # a number that no source has
-    x = torch.tensor(X)
-    for run in (whole, scripted.script(whole), torch.export.export(whole, (x, rows)).module()):
-        for numbers in (rows, odd):
-            found = run(x, numbers)
-            probs = {"probabilities": found, "logits": found, "all": found[1]}[returns]
-            probs = probs.softmax(1) if returns == "logits" else probs
-            np.testing.assert_allclose(probs.detach().numpy(), wanted(one, 2), atol=1e-6)
-    scripted.script(model).save(tmp_path / "raw.pt")
-    with scripted.told():
-        fuse_torch(tmp_path / "raw.pt", one, tmp_path / "fused.pt", unproven=True)
+    with pytest.raises(FuseError, match=r"Artifact\.at"):
+        calibrated(model, one)
+    found = calibrated(model, one.at("north"))(torch.tensor(X))
+    np.testing.assert_allclose(found.detach().numpy(), wanted(one, 2, ["north"] * 6), atol=1e-6)
 
 
 def test_tritons_python_backend_reads_sources_that_come_as_bytes(tmp_path: Path, monkeypatch: Any) -> None:
@@ -162,10 +150,3 @@ def test_tritons_python_backend_reads_sources_that_come_as_bytes(tmp_path: Path,
     for parts in ([slice(0, 6)], [slice(0, 2), slice(2, 6)]):
         got = [response["probabilities"] for response in model.execute(list(map(sent, parts)))]
         np.testing.assert_allclose(np.concatenate(got), wanted(one, 3), atol=1e-6)
-
-
-@pytest.mark.parametrize("wrong", [torch.tensor([0, 0, 2, 0], dtype=torch.uint8), torch.zeros(4, 1).long()])
-def test_a_module_refuses_sources_that_torch_takes_for_a_mask_or_for_more_rows(wrong: torch.Tensor) -> None:
-    module = calibrated(torch.nn.Linear(4, 3), artifact(3, "logits"), outputs="logits")
-    with pytest.raises((RuntimeError, IndexError)):
-        module(torch.zeros(4, 4), wrong)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import scripted
 import torch
 from fuse_artifacts import artifact, output_steps
 from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
@@ -80,19 +79,6 @@ def test_half_and_double_models_choose_in_full_precision(choice: Choice, dtype: 
     assert (got == wanted).mean() > (0.97 if dtype == "f2" else 0.999)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("choice", [COSTS[5], LEAST], ids=["costs", "threshold"])
-def test_modules_choose_as_they_are_and_scripted(choice: Choice, dtype: torch.dtype) -> None:
-    x = torch.tensor(rows(60, choice.classes), dtype=dtype)
-    module = calibrated(nn.Identity(), deciding(choice), decisions=True, example=x)
-    got = module(x)
-    assert [*got] == ["probabilities", "decision"]
-    assert got["decision"].dtype == torch.int64
-    np.testing.assert_array_equal(got["decision"], choice(got["probabilities"].double().numpy()))
-    np.testing.assert_array_equal(scripted.script(module)(x)["decision"], got["decision"])
-    assert isinstance(calibrated(nn.Identity(), deciding(choice), example=x)(x), torch.Tensor)
-
-
 @pytest.mark.parametrize("choice", [COSTS[5], COSTS[2], LEAST], ids=["five", "two", "threshold"])
 def test_nan_is_no_action_whatever_a_runtime_compares(choice: Choice, tmp_path: Path) -> None:
     one, x = deciding(choice), rows(6, choice.classes)
@@ -101,7 +87,7 @@ def test_nan_is_no_action_whatever_a_runtime_compares(choice: Choice, tmp_path: 
     greater_where_nan(out)
     wanted = [-1] * 3 + choice(one.of_logits(x[3:])).tolist()
     assert by_onnxruntime(out, {"x": x})["decision"].tolist() == wanted
-    module = calibrated(nn.Identity(), one, decisions=True, outputs="logits")
+    module = calibrated(nn.Identity(), one, returns="all", outputs="logits")
     assert module(torch.tensor(x))["decision"].tolist() == wanted
     assert choice(one.of_logits(x)).tolist() == wanted
 
@@ -110,21 +96,21 @@ def test_a_graph_or_module_that_chooses_otherwise_is_refused(tmp_path: Path, mon
     from calib_serve.fuse.onnx import _outputs as outputs
     from calib_serve.fuse.torch import _fuse as module
 
-    show, whole = outputs.show_decisions, module.WithDecisions
+    show, whole = outputs.show_decisions, module._TAILS["all"]
     other = replace(LEAST, threshold=0.6)
     monkeypatch.setattr(
         outputs, "show_decisions", lambda e, p, a, *r: show(e, p, replace(a, choice=other), *r)
     )
     with pytest.raises(FuseError, match="entries of 'decision' differ; nothing was written"):
-        fused(graph(tmp_path, classes=2), deciding(LEAST), samples=64)
+        fused(graph(tmp_path, classes=2), deciding(LEAST), inputs={"x": rows(64, 2)})
     assert not (tmp_path / "fused.onnx").exists()
 
-    def wrong(returns, maps, one, *rest):
-        return whole(returns, maps, replace(one, choice=other), *rest)
+    def wrong(maps, one, *rest):
+        return whole(maps, replace(one, choice=other), *rest)
 
-    monkeypatch.setattr(module, "WithDecisions", wrong)
+    monkeypatch.setitem(module._TAILS, "all", wrong)
     with pytest.raises(FuseError, match="entries of 'decision' differ"):
-        calibrated(nn.Identity(), deciding(LEAST), decisions=True, example=torch.tensor(rows(60, 2)))
+        calibrated(nn.Identity(), deciding(LEAST), returns="all", example=torch.tensor(rows(60, 2)))
 
 
 @pytest.mark.parametrize("choice", [COSTS[2], LEAST], ids=["costs", "threshold"])
@@ -134,19 +120,8 @@ def test_models_of_one_column_choose_by_both_classes(choice: Choice, tmp_path: P
     got = by_onnxruntime(fused(graph(tmp_path, classes=1), one, outputs="logit"), {"x": x})["decision"]
     wanted = choice(one.probs(x.astype("f8")))
     np.testing.assert_array_equal(got, wanted)
-    module = calibrated(nn.Identity(), one, decisions=True, outputs="logit", example=torch.tensor(x))
+    module = calibrated(nn.Identity(), one, returns="all", outputs="logit", example=torch.tensor(x))
     np.testing.assert_array_equal(module(torch.tensor(x))["decision"], wanted)
-
-
-def test_many_classes_and_actions_and_equal_costs_in_a_row(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    costs = np.c_[1 - np.eye(300), np.full(300, 0.5)]
-    choice = Choice(tuple(f"a{k}" for k in range(301)), "cost", 0.5, costs=costs)
-    x = (4 * rng.normal(size=(50, 300))).astype("f4")
-    x[0] = 0  # every class as likely: to ask is best
-    got = by_onnxruntime(fused(graph(tmp_path, classes=300), deciding(choice)), {"x": x})["decision"]
-    assert got[0] == 300
-    np.testing.assert_array_equal(got, choice(deciding(choice).of_logits(x)))
 
 
 def test_examples_are_checked_without_actions_and_places_have_their_own(tmp_path: Path) -> None:
@@ -156,7 +131,7 @@ def test_examples_are_checked_without_actions_and_places_have_their_own(tmp_path
     fused(graph(tmp_path, classes=2), one)
     tokens = replace(one, examples=None, model={"outputs": "logits", "class_axis": -1})
     x = torch.tensor(rows(12, 2).reshape(3, 4, 2))
-    found = calibrated(nn.Identity(), tokens, decisions=True, example=x)(x)
+    found = calibrated(nn.Identity(), tokens, returns="all", example=x)(x)
     assert found["decision"].shape == (3, 4)
     wanted = LEAST(tokens.probs(x.numpy()), class_axis=-1)
     np.testing.assert_array_equal(found["decision"], wanted)

@@ -128,24 +128,6 @@ def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_p
     assert got.tolist() == [[2, 4, 0, 1, 3], [0, 2, 3, 4, 1], [0, 1, 2, 3, 4], [3, 1, 4, 0, 2]]
 
 
-def test_what_is_no_number_is_no_answer(tmp_path):
-    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
-    x = rows(2)
-    x[1] = np.nan
-    got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": x})
-    assert got["abstain"].tolist() == [bool(fitted.abstain(fitted.of_logits(x[:1]))), True]
-    assert fitted.abstain(np.full((1, K), np.nan)).tolist() == [True]
-
-
-def test_extreme_logits_leave_the_top_class_alone(tmp_path):
-    for score in ("lac", "aps", "raps"):
-        fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), score)
-        x = np.zeros((2, K), "f4")
-        x[0, 3], x[1, 1] = 3e38, -3e38
-        got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": x})
-        np.testing.assert_array_equal(got["set"], fitted.sets(fitted.of_logits(x)), err_msg=score)
-
-
 @pytest.mark.parametrize("name", ["set", "abstain"])
 def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
     from calib_serve.fuse.onnx import _outputs as outputs
@@ -161,7 +143,9 @@ def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypat
     done = outputs.show_decisions
     monkeypatch.setattr(outputs, "show_decisions", wrong)
     with pytest.raises(FuseError, match=f"entries of '{name}' differ; nothing was written"):
-        fused(graph(tmp_path), deciding(artifact(LogitMap.temperature(2.0), classes=K)), samples=64)
+        fused(
+            graph(tmp_path), deciding(artifact(LogitMap.temperature(2.0), classes=K)), inputs={"x": rows(64)}
+        )
     assert not (tmp_path / "fused.onnx").exists()
 
 
@@ -206,10 +190,9 @@ def test_every_runtime_acts_as_the_contract_says(contract, runtime, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("returns", ["probabilities", "all"])
-def test_a_module_acts_by_the_confidence_that_it_returns(dtype, returns):
+def test_a_module_acts_by_the_confidence_that_it_returns(dtype):
     x = torch.from_numpy(OF_THREE).to(dtype)
-    got = calibrated(nn.Identity(), acting(), decisions=True, returns=returns, example=x[:50])(x)
+    got = calibrated(nn.Identity(), acting(), returns="all", example=x[:50])(x)
     shown = got["probabilities"].double().numpy()
     sure = np.sort(shown, axis=1)[:, -1] > np.sort(shown, axis=1)[:, -2]
     assert got["act"].numpy()[sure].tolist() == np.array(acts_by_hand(shown))[sure].tolist()
@@ -222,7 +205,7 @@ def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told
     with pytest.raises(FuseError, match="thresholds of its own for nord"):
         fused(path, one)
     with pytest.raises(FuseError, match="thresholds of its own for nord"):
-        calibrated(nn.Identity(), one, decisions=True, example=x)
+        calibrated(nn.Identity(), one, returns="all", example=x)
     shown = by_onnxruntime(fused(path, one, decisions=False), {"x": OF_THREE})
     assert [*shown] == ["scores"]
     assert isinstance(calibrated(nn.Identity(), one, example=x)(x), torch.Tensor)
@@ -233,14 +216,14 @@ def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told
 def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
     from calib_serve.fuse.torch import _fuse as module
 
-    right = module.WithDecisions
+    right = module._TAILS["all"]
 
-    def wrong(returns, maps, one, *rest):
-        return right(returns, maps, replace(one, contract=ONE), *rest)
+    def wrong(maps, one, *rest):
+        return right(maps, replace(one, contract=ONE), *rest)
 
-    monkeypatch.setattr(module, "WithDecisions", wrong)
+    monkeypatch.setitem(module._TAILS, "all", wrong)
     with pytest.raises(FuseError, match="entries of 'act' differ"):
-        calibrated(nn.Identity(), acting(), decisions=True, example=torch.from_numpy(OF_THREE))
+        calibrated(nn.Identity(), acting(), returns="all", example=torch.from_numpy(OF_THREE))
 
 
 def greater_where_nan(path: Path) -> None:
@@ -271,19 +254,8 @@ def test_nothing_is_acted_on_or_answered_where_a_score_is_nan_whatever_the_runti
     assert got["abstain"][:3].all()
     assert not got["act"][:3].any()
     assert not np.isnan(got["probabilities"][3:]).any()
-    module = calibrated(nn.Identity(), fitted, outputs="logits", decisions=True)
+    module = calibrated(nn.Identity(), fitted, outputs="logits", returns="all")
     found = module(torch.tensor(broken))
     assert found["abstain"][:3].all()
     assert not found["act"][:3].any()
     assert np.isnan(fitted.of_logits(broken)[:3]).all()
-
-
-def test_a_refusal_of_none_of_the_classes_is_decided_by_graph_and_module_alike(tmp_path):
-    fitted = replace(artifact(LogitMap.temperature(2.0), classes=K), abstain=Abstain(0.5, known_refused=0.1))
-    z = EVEN.astype("f4")
-    expected = fitted.abstain(fitted.of_logits(z))
-    assert 0 < expected.mean() < 1
-    graph_says = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": z})["abstain"]
-    module = calibrated(nn.Identity(), fitted, outputs="logits", decisions=True, example=torch.from_numpy(z))
-    np.testing.assert_array_equal(graph_says, expected)
-    np.testing.assert_array_equal(module(torch.from_numpy(z))["abstain"].numpy(), expected)

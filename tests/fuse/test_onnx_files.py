@@ -88,31 +88,6 @@ def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, 
         fuse_onnx(out, STEP, tmp_path / "twice.onnx", unproven=True)
 
 
-@pytest.mark.parametrize("stated", [False, True])
-def test_shapes_inside_are_stated_where_they_were_and_nowhere_else(stated, tmp_path):
-    """A runtime optimises by them: a fused graph must give it no more and no less than the raw one."""
-    model = classifier()
-    if not stated:
-        del model.graph.value_info[:]
-    onnx.save(model, tmp_path / "raw.onnx")
-    fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx", unproven=True)
-    names = {v.name for v in onnx.load(tmp_path / "out.onnx").graph.value_info}
-    assert names == {v.name for v in model.graph.value_info}
-    assert bool(names) == stated
-
-
-def test_the_same_file_can_be_written_over(raw):
-    expected = run(str(raw), {"x": ROWS})["z"] / 2
-    fuse_onnx(raw, STEP, raw, unproven=True)
-    np.testing.assert_allclose(run(str(raw), {"x": ROWS})["z"], expected, rtol=1e-5)
-
-
-def test_a_place_that_cannot_be_written_to_is_named(raw, tmp_path):
-    with pytest.raises(FuseError, match=r"cannot write .*raw\.onnx/out\.onnx: "):
-        fuse_onnx(raw, STEP, raw / "out.onnx", unproven=True)
-    only(tmp_path, "raw.onnx")
-
-
 def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkeypatch):
     out = tmp_path / "out.onnx"
     out.write_bytes(b"the model that is served now")
@@ -124,28 +99,6 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
         fuse_onnx(raw, STEP, out, unproven=True)
     assert out.read_bytes() == b"the model that is served now"
     only(tmp_path, "out.onnx", "raw.onnx")
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_a_damaged_file_is_refused_or_still_right(seed):
-    """Bytes changed, left out or put in anywhere: an error of ours, or a file that holds what it says."""
-    rng = np.random.default_rng(seed)
-    content = bytearray(classifier().SerializeToString())
-    for _ in range(rng.integers(1, 6)):
-        kind, at = rng.integers(3), int(rng.integers(len(content)))
-        noise = rng.bytes(int(rng.integers(1, 9)))
-        content[at : at + (0 if kind == 2 else len(noise))] = b"" if kind == 1 else noise
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "raw.onnx").write_bytes(content)
-        try:
-            fuse_onnx(folder / "raw.onnx", STEP, folder / "out.onnx", unproven=True)
-        except (ModelError, FuseError):
-            only(folder, "raw.onnx")
-            return
-        raw, got = (next(iter(run(str(folder / n), {"x": ROWS}).values())) for n in ("raw.onnx", "out.onnx"))
-        np.testing.assert_allclose(got, raw / 2, rtol=1e-4, atol=1e-5 * max(1, np.abs(raw).max()))
 
 
 @pytest.mark.parametrize("location", ["../weights.bin", "sub/../../weights.bin", "{}/weights.bin"])
@@ -199,7 +152,7 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
         "from calib_serve.fuse.onnx._files import pending, read, write\n"
         "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"
         "editor = Editor(model)\n"
-        "done = carry_out(editor, make_plan(editor, Artifact.load(folder / 'artifact'), OnnxOptions()))\n"
+        "done, _ = carry_out(editor, make_plan(editor, Artifact.load(folder / 'artifact'), OnnxOptions()))\n"
         "with pending(folder / 'out.onnx') as partial:\n"
         "    write(model, partial, out=folder / 'out.onnx')\n"
         # Not ru_maxrss: that is inherited from whoever started this process.
@@ -359,3 +312,25 @@ def test_a_written_model_passes_the_check_that_the_read_one_passed(sound: bool, 
     model.graph[0].op_type = "Not"
     with pytest.raises(FuseError, match="the fused model fails onnx's full check"):
         write(model, tmp_path / "out.onnx", out=tmp_path / "out.onnx")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_damaged_file_is_refused_or_still_right(seed):
+    """Bytes changed, left out or put in anywhere: an error of ours, or a file that holds what it says."""
+    rng = np.random.default_rng(seed)
+    content = bytearray(classifier().SerializeToString())
+    for _ in range(rng.integers(1, 6)):
+        kind, at = rng.integers(3), int(rng.integers(len(content)))
+        noise = rng.bytes(int(rng.integers(1, 9)))
+        content[at : at + (0 if kind == 2 else len(noise))] = b"" if kind == 1 else noise
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "raw.onnx").write_bytes(content)
+        try:
+            fuse_onnx(folder / "raw.onnx", STEP, folder / "out.onnx", unproven=True)
+        except (ModelError, FuseError):
+            only(folder, "raw.onnx")
+            return
+        raw, got = (next(iter(run(str(folder / n), {"x": ROWS}).values())) for n in ("raw.onnx", "out.onnx"))
+        np.testing.assert_allclose(got, raw / 2, rtol=1e-4, atol=1e-5 * max(1, np.abs(raw).max()))

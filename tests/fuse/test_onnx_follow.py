@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact, head, output_steps
+from fuse_artifacts import artifact, head
 from fuse_graphs import Builder, run
-from fuse_texts import LAYER, TWO, editor, fused, graph, operators
+from fuse_texts import LAYER, TWO, fused, graph, operators
 from onnx import TensorProto, helper
-from skl2onnx import to_onnx
-from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.neural_network import MLPClassifier
-from sklearn.svm import SVC
 
-from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.artifact import LogitMap, Mixture, ProbTable
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx import _fuse as graph_module
-from calib_serve.fuse.onnx._follow import find_sources, reaches
-from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._tail import find_tail
-from calib_serve.scores import softmax
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
 BIAS = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
@@ -73,15 +60,6 @@ def test_what_is_decided_before_the_scores_follows_by_an_arg_max_or_is_said_to_b
     np.testing.assert_array_equal(after["label"], before["label"])
     assert statuses["label"] == ("independent" if left is None else "left raw")
     assert any(what.startswith(f"{LEFT}{left}") for what in report.done) == (left is not None)
-
-
-def test_a_temperature_leaves_earlier_decisions_of_order_as_they_are(tmp_path: Path) -> None:
-    label = "k = Constant <value = int64[1] {1}> () v, i = TopK <axis: int = 1> (a, k) label = Squeeze(i, k)"
-    body = LAYER + "a = MatMul(x, w) z = Identity(a) y = Softmax(z) " + label
-    report, made = fused(graph(body, outputs=SHOWN), tmp_path, TWO, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
 
 
 @pytest.mark.parametrize(
@@ -132,25 +110,12 @@ def test_what_is_made_of_a_new_head_s_scores_follows_them(
     body = "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) label = ArgMax <axis: int = 1, keepdims: int = 0> (y)"
     onnx.save(graph(LAYER + body, outputs=SHOWN), tmp_path / "raw.onnx")
     fitted = artifact(head(3, 3, layers, np.random.default_rng(0)), *steps, classes=3)
-    report = fuse_onnx(
-        tmp_path / "raw.onnx", fitted, tmp_path / "one.onnx", output_name="y", features="f", unproven=True
-    )
+    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "one.onnx", output_name="y", unproven=True)
     assert [one.status for one in report.statuses] == ["calibrated", "follows"]
     assert report.followers == 1
     got = run(str(tmp_path / "one.onnx"), {"x": X})
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
     assert (got["label"] != run(str(tmp_path / "raw.onnx"), {"x": X})["label"]).any()
-
-
-def test_a_label_before_the_scores_that_a_new_head_replaces_is_said_to_be_raw(tmp_path: Path) -> None:
-    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
-    model = graph(
-        LAYER + f"f = Tanh(x) a = MatMul(f, w) z = Identity(a) y = Softmax(z) {label}", outputs=SHOWN
-    )
-    new = head(3, 3, 1, np.random.default_rng(0))
-    report, made = fused(model, tmp_path, new, output_name="y", features="f")
-    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
-    np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
 
 
 @pytest.mark.parametrize(("decided", "status"), [("z", "left raw"), ("e", "left raw"), ("d", "follows")])
@@ -189,20 +154,6 @@ def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(
     np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
 
 
-def test_what_reads_pooled_logits_reads_the_calibrated_ones_from_one_node(tmp_path: Path) -> None:
-    model = graph(
-        "z = Neg(x) y = Identity(z) e = Exp(z)",
-        "float[n, 3, 1, 1] x",
-        "float[n, 3, 1, 1] y, float[n, 3, 1, 1] e",
-    )
-    report, made = fused(model, tmp_path, BIAS, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
-    assert operators(made).count("Unsqueeze") == 1
-    got = run(made, {"x": X.reshape(-1, 3, 1, 1)})
-    np.testing.assert_allclose(got["y"][:, :, 0, 0], BIAS.bias - X, atol=1e-6)
-    np.testing.assert_allclose(got["e"], np.exp(got["y"]), rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("view", "shown"),
     [
@@ -228,40 +179,6 @@ def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
 
 
 BEFORE = "it is made of 'a', which is before the scores that are calibrated"
-SHOWS = (
-    "it shows 'z' as it was before the calibration; name it with --output-name (output_name=) to calibrate "
-    "it and what is made of it"
-)
-OF_SHOWN = "it is made of 'z' by what shows it as it was before the calibration"
-BEHIND = "it is made of the logits 'z', and behind a {} there are no calibrated ones"
-
-
-@pytest.mark.parametrize(
-    ("op", "makes"),
-    [
-        *((op, True) for op in ("Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN")),
-        *((op, True) for op in ("MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger")),
-        *((op, True) for op in ("If", "Loop", "Scan", "of.ours.Body", "ai.onnx.ml.LinearClassifier")),
-        *((op, False) for op in ("Neg", "QuantizeLinear", "DequantizeLinear", "ai.onnx.ml.Normalizer")),
-        *((f"com.microsoft.{op}", False) for op in ("QuantizeLinear", "DequantizeLinear")),
-        ("ai.onnx.ml.ZipMap", False),
-    ],
-)
-def test_what_the_last_layer_reads_are_features_and_no_scores(op: str, makes: bool) -> None:
-    layer = ir.from_proto(graph(f"f = Neg(x) z = {op}(f) y = Softmax(z)"))
-    z = layer.graph[1].outputs[0]
-    z.dtype, z.shape = ir.DataType.FLOAT, ir.Shape((None, 3))
-    made = Editor(layer)
-    fitted = artifact(TWO, classes=3, outputs=None)
-    sources = find_sources(find_tail(made, output="y", outputs=None, artifact=fitted))
-    assert sources.names == ({"z"} if makes else {"z", "f"})
-
-
-def test_the_places_that_scores_are_taken_from_are_no_scores(tmp_path: Path) -> None:
-    body = "k = Abs(j) z = GatherElements <axis: int = 1> (x, k) y = Softmax(z) o = Neg(k)"
-    model = graph(body, "float[n, 3] x, int64[n, 3] j", "float[n, 3] y, int64[n, 3] o")
-    report, _ = fused(model, tmp_path, BIAS, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", "independent"]
 
 
 CAPTURED = (
@@ -309,23 +226,18 @@ def test_bodies_and_functions_read_calibrated_scores(
 
 @pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
 @pytest.mark.parametrize("step", [TWO, BIAS, TABLE])
-def test_followers_follow_whatever_is_returned_and_kept(step: object, returns: str, tmp_path: Path) -> None:
+def test_followers_follow_whatever_is_returned(step: object, returns: str, tmp_path: Path) -> None:
     body = LAYER + "z = MatMul(x, w) y = Softmax(z) m = ReduceMax <axes: ints = [1], keepdims: int = 0> (y) "
     model = graph(body + "l = LogSoftmax(z)", outputs="float[n, 3] y, float[n] m, float[n, 3] l")
-    keep = returns == "same"
-    report, made = fused(model, tmp_path, step, output_name="y", returns=returns, keep_raw=keep)
-    got, raw = run(made, {"x": X}), run(model, {"x": X})
-    probs = got["y" if keep else "probabilities"]
+    report, made = fused(model, tmp_path, step, output_name="y", returns=returns)
+    got = run(made, {"x": X})
+    probs = got["y" if returns == "same" else "probabilities"]
     np.testing.assert_allclose(got["m"], probs.max(axis=1), atol=1e-6)
     np.testing.assert_allclose(got["l"], np.log(probs), atol=1e-5)
     statuses = {one.name: one.status for one in report.statuses}
     assert (statuses["m"], statuses["l"]) == ("follows", "follows")
     assert list(report.outputs) == [*statuses] == [one.name for one in made.graph.output]
-    if keep:
-        np.testing.assert_array_equal(got["raw_y"], raw["y"])
-        assert statuses["raw_y"] == "left raw"
-        assert not any("warning" in what for what in report.done), "it was asked for"
-    fused(model, tmp_path, step, output_name="y", returns=returns, keep_raw=keep, strict=True)
+    assert not any("warning" in what for what in report.done)
 
 
 TWO_HEADS = (
@@ -376,31 +288,6 @@ def test_a_second_head_is_calibrated_by_a_second_artifact_and_the_first_one_stay
         )
     with pytest.raises(FuseError, match=r"is calibrated already .* fuse into the original$"):
         fuse_onnx(tmp_path / "two.onnx", second, tmp_path / "no.onnx", output_name="q", unproven=True)
-
-
-def test_no_graph_that_is_run_shows_a_tensor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[list[str | None]] = []
-
-    def noted(model: ir.Model, *where: Any, **options: Any) -> None:
-        shown.append([v.name for v in model.graph.outputs])
-        write(model, *where, **options)
-
-    write = graph_module.write
-    monkeypatch.setattr(graph_module, "write", noted)
-    model = graph(
-        LAYER + "z = MatMul(x, w) y = Softmax(z) o = Neg(y)", outputs="float[n, 3] y, float[n, 3] o"
-    )
-    report, _ = fused(model, tmp_path, BIAS, output_name="y")
-    assert report.followers == 1
-    assert shown == [["y", "o"], ["y", "o", "z"], *(3 * [["y", "o"]])]
-
-
-def test_shapes_are_looked_for_near_the_outputs_and_of_the_features_that_are_named() -> None:
-    chain = " ".join(f"v{i} = of.ours.Body(v{i - 1})" for i in range(1, 10))
-    made = ir.from_proto(graph(f"v0 = Neg(x) {chain} y = Neg(v9)"))
-    near = [f"v{i}" for i in range(9, 3, -1)]
-    assert [v.name for v in graph_module._unknown(made.graph, None)] == near
-    assert [v.name for v in graph_module._unknown(made.graph, "v1")] == [*near, "v1"]
 
 
 @pytest.mark.parametrize("off", [1.0, 3e-4])
@@ -458,27 +345,6 @@ def test_a_classifiers_label_follows_where_anybody_sees_it(
     assert (got["y"].argmax(axis=1) != X.argmax(axis=1)).any()
 
 
-@pytest.mark.parametrize(
-    ("step", "sizes", "status", "reason"),
-    [
-        (TWO, "", "follows", "made of calibrated scores"),
-        # The table's own comparisons are no threshold of the graph.
-        (TABLE, "", "follows", "made of calibrated scores"),
-        (TWO, ", 1, 1", "follows", "made of calibrated scores"),
-        (BIAS, ", 1, 1", "left raw",
-         "it is made of 'label', which is before the scores that are calibrated"),
-    ],
-)  # fmt: skip
-def test_a_classifiers_label_is_made_of_its_scores(
-    step: object, sizes: str, status: str, reason: str, tmp_path: Path
-) -> None:
-    wide = "k = Constant <value = int64[4] {0, 3, 1, 1}> () r = Reshape(s, k) "
-    body = wide + "y = Softmax <axis: int = 1> (r)" if sizes else "y = Softmax(s)"
-    model = graph(CLASSIFIER + body, outputs=f"float[n, 3{sizes}] y, int64[n] label")
-    report, _ = fused(model, tmp_path, step, output_name="y")
-    assert [(one.status, one.reason) for one in report.statuses[1:]] == [(status, reason)]
-
-
 @pytest.mark.parametrize("inner", ["ArgMax <axis: int = 1, keepdims: int = 0>", "of.ours.ArgMax"])
 def test_a_decision_in_a_branch_or_by_an_operator_of_others_is_left_as_it_is(
     inner: str, tmp_path: Path
@@ -496,49 +362,6 @@ def test_a_decision_in_a_branch_or_by_an_operator_of_others_is_left_as_it_is(
     report, made = fused(model, tmp_path, BIAS, output_name="y")
     assert [(one.status, one.reason) for one in report.statuses[1:]] == [("left raw", BEFORE)]
     np.testing.assert_array_equal(run(made, {"x": X})["label"], run(model, {"x": X})["label"])
-
-
-def test_a_label_that_the_scores_are_made_of_is_not_made_of_them(tmp_path: Path) -> None:
-    body = CLASSIFIER + "c = Cast <to: int = 1> (label) z = Sub(c, x) y = Softmax(z)"
-    model = graph(body, "float[3, 3] x", "float[3, 3] y, int64[3] label")
-    report, made = fused(model, tmp_path, BIAS, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", "independent"]
-    feeds = {"x": X[:3]}
-    np.testing.assert_array_equal(run(made, feeds)["label"], run(model, feeds)["label"])
-
-
-def test_probabilities_that_are_shown_as_whole_numbers_decide_no_label(tmp_path: Path) -> None:
-    body = CLASSIFIER + "logits = Identity(s) p = Softmax(s) probabilities = Cast <to: int = 7> (p)"
-    shown = "float[n, 3] logits, int64[n, 3] probabilities, int64[n] label"
-    report, _ = fused(graph(body, outputs=shown), tmp_path, BIAS, output_name="logits", outputs="logits")
-    assert [one.status for one in report.statuses] == ["calibrated", "follows", "left raw"]
-
-
-def test_tensors_that_are_read_twice_are_followed_once() -> None:
-    doubled = " ".join(f"v{i} = Add(v{i - 1}, v{i - 1})" for i in range(1, 50))
-    made = editor(
-        f"v0 = Neg(x) {doubled} y = Softmax(v49) o = Concat <axis: int = 1> (y, y)", outputs="float[n, 6] o"
-    )
-    tail = find_tail(made, output="y", outputs=None, artifact=artifact(TWO, classes=3, outputs=None))
-    assert tail.output.name == "y"
-    assert find_sources(tail).names == {f"v{i}" for i in range(50)}
-    assert not reaches(tail.output, {"nothing"})
-
-
-def test_a_comparison_of_features_is_no_threshold_on_the_scores(tmp_path: Path) -> None:
-    body = "c = Greater(x, x) f = Cast <to: int = 1> (c) z = Add(x, f) y = Softmax(z) o = Neg(y)"
-    report, _ = fused(graph(body, outputs="float[n, 3] y, float[n, 3] o"), tmp_path, BIAS, output_name="y")
-    assert [one.reason for one in report.statuses] == ["by the artifact", "made of calibrated scores"]
-
-
-def test_labels_and_probabilities_follow_the_chosen_logits(tmp_path: Path) -> None:
-    body = CLASSIFIER + "logits = Identity(s) probabilities = Softmax(s)"
-    shown = "float[n, 3] logits, float[n, 3] probabilities, int64[n] label"
-    _, made = fused(graph(body, outputs=shown), tmp_path, BIAS, output_name="logits", outputs="logits")
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["label"], 4 + got["logits"].argmax(axis=1))
-    np.testing.assert_allclose(got["probabilities"], softmax(got["logits"]), atol=1e-6)
-    assert (got["label"] != 4 + X.argmax(axis=1)).any()
 
 
 @pytest.mark.parametrize(
@@ -562,78 +385,8 @@ def test_labels_follow_where_the_scores_are_made_in_the_order_of_what_decides_th
     assert bool((got["label"] == got["y"].argmax(axis=1)).all()) is ordered
 
 
-@pytest.mark.parametrize("step", [BIAS, TWO])
-def test_an_earlier_decision_of_the_same_scores_follows_and_stands_behind_them(
-    step: LogitMap, tmp_path: Path
-) -> None:
-    body = "a = Neg(x) label = ArgMax <axis: int = 1, keepdims: int = 0> (a) z = Identity(a) y = Softmax(z)"
-    model = graph(body, outputs="float[n, 3] y, int64[n] label")
-    report, made = fused(model, tmp_path, step, output_name="y")
-    follows = "labels by ArgMax 'label' follow the calibrated scores"
-    assert report.done[1:] == ((follows,) if step is BIAS else ())
-    (decides,) = (node for node in made.graph.node if node.op_type == "ArgMax")
-    assert list(decides.input) == ["y" if step is BIAS else "a"]
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
-
-
-K = 3
-VECTOR = LogitMap(np.array([1.0, 0.5, 2.0]), np.array([0.5, 0.0, -1.0]))
-(CLASSWISE,) = output_steps("classwise", K, np.random.default_rng(0))[1:]
-
-MAKERS = {
-    "logistic": LogisticRegression,
-    "bayes": GaussianNB,
-    "forest": lambda: RandomForestClassifier(3, max_depth=2, random_state=0),
-    "neighbors": KNeighborsClassifier,
-    "vectors": lambda: SVC(probability=True, random_state=0),
-    "network": lambda: MLPClassifier(4, max_iter=5, random_state=0),
-    "boosted": lambda: AdaBoostClassifier(n_estimators=3, random_state=0),
-    "bagged": lambda: BaggingClassifier(n_estimators=3, random_state=0),
-}
-OWN = ("logistic", "forest", "network")
-"""Whose graphs show by themselves that they return probabilities."""
-
-
 def info(name: str, *shape, kind: int = TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, kind, shape)
-
-
-def learned(maker, names: np.ndarray):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 4)).astype("f4")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # five steps do not converge, and need not
-        return maker().fit(x, names[rng.integers(0, K, 200)]), x
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize(
-    ("names", "maps"), [((3, 5, 9), True), (("a", "bb", "ü"), False)], ids=["maps", "tensor"]
-)
-def test_scikit_learns_labels_are_those_of_the_calibrated_scores(maker, names, maps, tmp_path):
-    names = np.array(names)
-    model, x = learned(MAKERS[maker], names)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # skl2onnx reads what scikit-learn will remove
-        onnx.save(to_onnx(model, x[:1], options={"zipmap": maps}), tmp_path / "raw.onnx")
-    said = None if maker in OWN else "probabilities"
-    before = next(iter(run(str(tmp_path / "raw.onnx"), {"X": x}).values()))
-    for step, returns in ((VECTOR, "same"), (CLASSWISE, "same"), (VECTOR, "all")):
-        fitted = artifact(step, classes=K, outputs="probabilities")
-        out = tmp_path / f"{step.kind}.{returns}.onnx"
-        report = fuse_onnx(tmp_path / "raw.onnx", fitted, out, outputs=said, returns=returns, unproven=True)
-        got = run(str(out), {"X": x})
-        label = next(iter(got.values()))
-        scores = got["probabilities"] if returns == "all" else list(got.values())[-1]
-        if isinstance(scores, list):
-            scores = np.array([[row[name] for name in names.tolist()] for row in scores])
-        chosen = scores[np.arange(len(x)), np.searchsorted(names, label.astype(names.dtype))]
-        np.testing.assert_array_equal(chosen, scores.max(axis=1))
-        assert label.dtype == before.dtype
-        assert label.shape == before.shape
-        assert (label != before).any()
-        assert not any("warning" in what for what in report.done)
 
 
 COMPARISONS = {
@@ -660,88 +413,3 @@ def test_a_threshold_is_on_the_calibrated_scores(threshold, step, comparison, tm
     np.testing.assert_array_equal(got["label"], COMPARISONS[comparison](got["y"], np.float32(threshold)))
     if threshold == 0.3 or not step.is_scalar:
         assert (raw["label"] != got["label"]).any()
-
-
-@pytest.mark.parametrize(
-    ("returns", "steps"),
-    [
-        ("same", (Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),)),
-        ("same", (LogitMap(np.ones(2), np.array([0.0, 1.0])), ProbTable([[0.6]], [[0.55, 0.9]]))),
-        ("all", (LogitMap(np.ones(2), np.array([0.0, 1.0])),)),
-        ("probabilities", (TWO,)),
-    ],
-)
-def test_what_reads_the_one_logit_of_two_classes_reads_the_calibrated_one(
-    returns: str, steps: tuple[object, ...], tmp_path: Path
-) -> None:
-    body = "w = Constant <value = float[3, 1] {1, 2, -1}> () z = MatMul(x, w) y = Sigmoid(z) e = Neg(z)"
-    onnx.save(graph(body, outputs="float[n, 1] y, float[n, 1] e"), tmp_path / "raw.onnx")
-    fitted = artifact(*steps, classes=2, outputs="logit")
-    report = fuse_onnx(
-        tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y", returns=returns, unproven=True
-    )
-    assert [one.status for one in report.statuses if one.name == "e"] == ["follows"]
-    z = X.astype("f8") @ [[1.0], [2.0], [-1.0]]
-    p = fitted.of_logits(np.concatenate([np.zeros_like(z), z], axis=1))
-    got = run(str(tmp_path / "out.onnx"), {"x": X})
-    shown = got["y"][:, 0] if returns == "same" else got["probabilities"][:, 1]
-    np.testing.assert_allclose(shown, p[:, 1], atol=1e-5)
-    np.testing.assert_allclose(got["e"][:, 0], np.log(p[:, 0] / p[:, 1]), atol=1e-4)
-
-
-def test_what_reads_a_probability_that_nothing_shows_to_be_one_reads_the_calibrated_one(
-    tmp_path: Path,
-) -> None:
-    # Negated twice, so that no Sigmoid is seen.
-    body = "w = Constant <value = float[3, 1] {1, 2, -1}> () z = MatMul(x, w) s = Sigmoid(z) k = Neg(s) "
-    model = graph(body + "y = Neg(k) e = Neg(y)", outputs="float[n, 1] y, float[n, 1] e")
-    onnx.save(model, tmp_path / "raw.onnx")
-    fitted = artifact(TWO, classes=2, outputs="probability")
-    fuse_onnx(
-        tmp_path / "raw.onnx",
-        fitted,
-        tmp_path / "out.onnx",
-        output_name="y",
-        outputs="probability",
-        unproven=True,
-    )
-    got = run(str(tmp_path / "out.onnx"), {"x": X})
-    want = 1 / (1 + np.exp(-(X.astype("f8") @ [[1.0], [2.0], [-1.0]]) / 2))
-    np.testing.assert_allclose(got["y"], want, atol=1e-5)
-    np.testing.assert_array_equal(got["e"], -got["y"])
-
-
-def test_a_column_is_calibrated_as_the_class_that_it_was_fitted_for(tmp_path: Path) -> None:
-    weight = "w = Constant <value = float[3, 2] {1, 2, 0, 0, 1, -1}> () i = Constant <value = int64 {0}> () "
-    model = graph(
-        weight + "z = MatMul(x, w) p = Softmax(z) y = Gather <axis: int = 1> (p, i)", outputs="float[n] y"
-    )
-    onnx.save(model, tmp_path / "raw.onnx")
-    fitted = artifact(LogitMap(np.ones(2), np.array([0.0, 1.0])), classes=2, outputs="probability")
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "fused.onnx", unproven=True)
-    raw, got = run(model, {"x": X})["y"].astype("f8"), run(str(tmp_path / "fused.onnx"), {"x": X})["y"]
-    odds = np.log(raw / (1 - raw)) + 1
-    np.testing.assert_allclose(got, 1 / (1 + np.exp(-odds)), atol=1e-5)
-
-
-def test_raw_scores_of_a_tensor_inside_are_kept(tmp_path: Path) -> None:
-    body = LAYER + "k = Constant <value = int64[1] {2}> () z = MatMul(x, w) p = Softmax(z) v, i = TopK(p, k)"
-    model = graph(body, outputs="float[n, 2] v, int64[n, 2] i")
-    report, made = fused(model, tmp_path, BIAS, keep_raw=True, output_name="p")
-    assert [(s.name, s.status) for s in report.statuses] == [
-        ("v", "follows"), ("i", "follows"), ("raw_p", "left raw")
-    ]  # fmt: skip
-    got, raw = run(made, {"x": X}), run(model, {"x": X})
-    np.testing.assert_array_equal(-np.sort(-got["raw_p"], axis=1)[:, :2], raw["v"])
-    want = softmax(np.log(got["raw_p"].astype("f8")) + BIAS.bias)
-    np.testing.assert_allclose(got["v"], -np.sort(-want, axis=1)[:, :2], atol=1e-6)
-
-
-def test_a_graph_whose_other_outputs_follow_the_shifted_input_alone_is_fused(tmp_path: Path) -> None:
-    # What reads the scores is no output, and the output that follows is no reader of the scores.
-    body = LAYER + "h = Neg(x) z = MatMul(h, w) y = Softmax(z) a = ArgMax(y)"
-    onnx.save(graph(body, outputs="float[n, 3] h, float[n, 3] y"), tmp_path / "raw.onnx")
-    shifted = artifact(InputShift(np.ones(3)), TWO, classes=3)
-    report = fuse_onnx(tmp_path / "raw.onnx", shifted, tmp_path / "out.onnx", output_name="y", unproven=True)
-    assert [one.status for one in report.statuses] == ["follows", "calibrated"]
-    assert report.followers == 0

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from calib_serve.artifact import LogitMap
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._in_parts import write_activations_whole
-from calib_serve.scores import log_softmax, sigmoid, softmax, to_logits
+from calib_serve.scores import log_softmax, sigmoid, to_logits
 
 K = 3
 X = (4 * np.random.default_rng(0).normal(size=(200, K))).astype("f4")
@@ -24,7 +24,6 @@ LAYER = "w = Constant <value = float[3, 3] {1, 2, 0, 0, 1, -1, 2, 0, 1}> () z = 
 ONE = (
     "w = Constant <value = float[3, 1] {1, 0.5, 2}> () z = MatMul(x, w) o = Constant <value = float {1}> () "
 )
-HALF = "t = Constant <value = float {2}> () z = Div(u, t) "
 AXES = "a = Constant <value = int64[1] {-1}> () "
 SUMMED = AXES + "m = ReduceMax <axes = [-1]> (z) d = Sub(z, m) e = Exp(d) s = ReduceSum(e, a) "
 LOG_SOFTMAX = {
@@ -66,13 +65,6 @@ def test_a_softmax_in_parts_is_calibrated_before_it(parts: str, kind: str, tmp_p
     report, got = fused(LAYER + SOFTMAX[parts], tmp_path, fitted)
     assert "'y' is computed as Softmax of 'z': written as that" in report.done
     np.testing.assert_allclose(got, fitted.of_logits(Z), atol=1e-5)
-
-
-def test_a_temperature_of_the_graph_stays_before_the_softmax(tmp_path: Path) -> None:
-    fitted = artifact(*output_steps("matrix", K, np.random.default_rng(0)), classes=K)
-    body = LAYER.replace("z =", "u =") + HALF + SOFTMAX["of sums"]
-    _, got = fused(body, tmp_path, fitted)
-    np.testing.assert_allclose(got, fitted.of_logits(Z / 2), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +164,3 @@ def test_a_binary_logistic_head_is_right_where_runtimes_round_its_probabilities_
     np.testing.assert_allclose(got["y"][:, 1], sigmoid(z / 4), atol=1e-5)
     np.testing.assert_allclose(got["y"], right, atol=1e-5)
     np.testing.assert_array_equal(got["label"], (z > 0).astype(int))
-
-
-def test_the_sigmoids_of_labels_stay_one_a_label(tmp_path: Path) -> None:
-    onnx.save(classifier("LOGISTIC", ROWS, BIAS, [0, 1, 2]), tmp_path / "raw.onnx")
-    fitted = artifact(LogitMap(np.array([0.5, 1.0, 2.0])), classes=K, outputs="label_logits")
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
-    got = run(str(tmp_path / "out.onnx"), {"x": X})["y"]
-    z = X.astype("f8") @ ROWS.T + BIAS
-    np.testing.assert_allclose(got, sigmoid(z * [0.5, 1.0, 2.0]), atol=1e-5)
-    assert softmax(z).shape == got.shape

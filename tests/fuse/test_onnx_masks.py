@@ -108,16 +108,13 @@ def test_every_result_and_every_decision_is_of_the_classes_that_are_left(
 
 
 @pytest.mark.parametrize("kind", ["temperature", "matrix"])
-def test_masked_logits_labels_and_raw_scores_that_are_shown_are_right(kind: str, tmp_path: Path) -> None:
+def test_masked_logits_and_labels_that_are_shown_are_right(kind: str, tmp_path: Path) -> None:
     fitted = artifact(*output_steps(kind, K, np.random.default_rng(0)), classes=K)
     ends = "y = Identity(v) k = ArgMax <axis = 1, keepdims = 0> (v)"
-    _, got = fused("added", tmp_path, fitted, end=ends, outputs="float[n, 4] y, int64[n] k", keep_raw=True,
-                   output_name="y")  # fmt: skip
+    _, got = fused("added", tmp_path, fitted, end=ends, outputs="float[n, 4] y, int64[n] k", output_name="y")
     want = masked(fitted.of_logits(X.astype("f8") @ WEIGHT))
     np.testing.assert_allclose(softmax(got["y"].astype("f8")), want, atol=1e-5)
     np.testing.assert_array_equal(got["k"], want.argmax(axis=1))
-    raw = X.astype("f8") @ WEIGHT
-    np.testing.assert_allclose(got["raw_y"][M], raw[M], atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", ["where", "added"])
@@ -127,26 +124,6 @@ def test_labels_are_masked_one_by_one(mask: str, tmp_path: Path) -> None:
     _, got = fused(mask, tmp_path, fitted, end="y = Sigmoid(v)")
     want = np.where(M, fitted.of_logits(X.astype("f8") @ WEIGHT), 0)
     np.testing.assert_allclose(got["y"], want, atol=1e-5)
-
-
-def test_a_class_that_is_always_out_is_masked_by_a_constant(tmp_path: Path) -> None:
-    body = LAYER + "c = Constant <value = float[4] {0, -1e9, 0, 0}> () v = Add(z, c) y = Softmax(v)"
-    onnx.save(graph(body, "float[n, 4] x", "float[n, 4] y"), tmp_path / "raw.onnx")
-    fitted = artifact(*output_steps("matrix", K, np.random.default_rng(0)), classes=K)
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
-    want = fitted.of_logits(X.astype("f8") @ WEIGHT)
-    want[:, 1] = 0
-    got = run(str(tmp_path / "out.onnx"), {"x": X})["y"]
-    np.testing.assert_allclose(got, want / want.sum(axis=1, keepdims=True), atol=1e-5)
-
-
-def test_the_sum_of_two_branches_is_no_mask(tmp_path: Path) -> None:
-    body = LAYER + "u = MatMul(x, w) v = Add(z, u) y = Softmax(v)"
-    onnx.save(graph(body, "float[n, 4] x", "float[n, 4] y"), tmp_path / "raw.onnx")
-    fitted = artifact(*output_steps("matrix", K, np.random.default_rng(0)), classes=K)
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
-    got = run(str(tmp_path / "out.onnx"), {"x": X})["y"]
-    np.testing.assert_allclose(got, fitted.of_logits(2 * X.astype("f8") @ WEIGHT), atol=1e-5)
 
 
 def test_what_is_added_and_no_mask_on_typical_inputs_is_refused(tmp_path: Path) -> None:

@@ -11,19 +11,18 @@ import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operators, value
+from fuse_texts import LAYER, TWO, K, W, X, fused, graph, operators
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Artifact, Bins
-from calib_serve.artifact import Examples, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.artifact import Examples, LogitMap, Mixture, ProbTable
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import sha256
 from calib_serve.fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx import _files as files
-from calib_serve.scores import Outputs, sigmoid, softmax
+from calib_serve.scores import Outputs, softmax
 
-TOP = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
 EACH = ProbTable(np.full((K, 1), 0.4), np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.9]]))
 """Of a softmax's most likely class: exactly a half, 0.37, 0.57 and 0.91."""
 
@@ -70,16 +69,6 @@ def test_a_confidence_on_an_edge_is_in_the_bin_below_it(tmp_path: Path) -> None:
     assert (got["confidence"].tolist(), got["bin"].tolist()) == ([[0.5, *ends[1:]]], [[4, 5, 6]])
 
 
-def test_a_label_s_table_is_looked_up_in_single_precision_for_a_half_precision_model(tmp_path: Path) -> None:
-    table = ProbTable(np.full((K, 1), 0.50005), np.tile([[0.25, 0.75]], (K, 1)))
-    model = graph("z = Neg(x) y = Sigmoid(z)", "float16[n, 3] x", "float16[n, 3] y")
-    x = np.array([[-0.0004, 0.0, 2.0]], "f2")
-    assert sigmoid(0.0004) > 0.50005 > float(np.float16(sigmoid(0.0004)))
-    _, made = fused_with(model, tmp_path, of(table, outputs="label_logits"))
-    got = onnx.reference.ReferenceEvaluator(made).run(["y"], {"x": x})
-    assert np.asarray(got[0]).tolist() == [[0.75, 0.25, 0.25]]
-
-
 def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path) -> None:
     body = "z = Neg(x) best = ArgMax <axis: int = 1> (z) y = Softmax(z) hot = Hardmax(z) raw = Hardmax(x)"
     outputs = "float[n, 3] y, int64[n, 1] best, float[n, 3] hot, float[n, 3] raw"
@@ -92,66 +81,7 @@ def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path)
     assert got["raw"].argmax(axis=1).tolist() == x.argmax(axis=1).tolist()
 
 
-def test_a_decision_of_half_precision_stays_of_half_precision_behind_a_table(tmp_path: Path) -> None:
-    body = "z = Neg(x) y = Softmax(z) hot = Hardmax(z)"
-    model = graph(body, "float16[n, 3] x", "float16[n, 3] y, float16[n, 3] hot")
-    _, made = fused_with(model, tmp_path, of(EACH), output_name="y")
-    got = run(made, {"x": np.array([[-2.0, 0.0, 0.0], [0.0, 0.0, -2.0]], "f2")})
-    assert got["hot"].dtype == np.float16
-    assert got["hot"].argmax(axis=1).tolist() == got["y"].argmax(axis=1).tolist() == [2, 2]
-
-
-def test_the_most_likely_class_of_a_table_is_still_that_of_the_softmax_before_it(tmp_path: Path) -> None:
-    # By its own result it would be another: 0.35 for the most likely of [0.45, 0.44, 0.11].
-    x = np.log(np.array([[0.45, 0.44, 0.11], [0.2, 0.1, 0.7]], "f4"))
-    _, made = fused_with(graph("z = Identity(x) y = Softmax(z)"), tmp_path, of(TOP))
-    want = [[0.35, 0.65 * 0.44 / 0.55, 0.65 * 0.11 / 0.55], [0.1 * 2 / 3, 0.1 / 3, 0.9]]
-    np.testing.assert_allclose(run(made, {"x": x})["y"], want, atol=1e-6)
-    assert operators(made).count("Softmax") == 1
-
-
-def test_the_raw_scores_of_a_quantised_graph_are_still_quantised(tmp_path: Path) -> None:
-    model = graph(
-        "z = Neg(x) s = Constant <value = float {0.01}> () zero = Constant <value = uint8 {0}> () "
-        "p = Softmax(z) q = QuantizeLinear(p, s, zero) y = DequantizeLinear(q, s, zero)"
-    )
-    _, made = fused_with(model, tmp_path, of(TWO), keep_raw=True)
-    calibrated, raw = made.graph.output
-    assert (calibrated.name, raw.name) == ("y", "raw_y")
-    assert raw.type == calibrated.type == model.graph.output[0].type
-    np.testing.assert_array_equal(run(made, {"x": X})["raw_y"], run(model, {"x": X})["y"])
-
-
-def test_no_name_is_given_twice_whatever_has_it() -> None:
-    body = (
-        "[first] z = Mul(x, w) [turns] y = Loop <body = turn (int64 i, bool go, float[n, 3] state) => "
-        "(bool on, float[n, 3] next) <float step = {2}> { on = Identity(go) next = Add(state, step) }> "
-        "(m, c, z)"
-    )
-    made = editor(body, "float[n, 3] x, int64 m, bool c", constants="float[3] w = {1, 2, 3}")
-    for name in ("x", "w", "z", "y", "first", "turns", "i", "state", "next", "step"):
-        assert made.name(name) == f"{name}_1", name
-        assert made.name(name) == f"{name}_2", name
-    assert made.name("calib_serve.Mul") == "calib_serve.Mul"
-    assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"
-
-
 SOFTMAX = "z = Neg(x) y = Softmax(z)"
-BARE = "z = Neg(x) s = {}(z) k = Neg(s) y = Neg(k)"
-BY_LABELS: dict[str, Any] = {"fitted": of(TWO, outputs="label_logits"), "outputs": "label_probabilities"}
-
-
-def test_a_number_acts_on_scores_of_any_shape_but_on_log_probabilities_of_rows(tmp_path: Path) -> None:
-    x = X.reshape(-1, 3, 1, 1)
-    step = LogitMap(np.array(0.5), None, "log_probs")
-    sizes = ("float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y")
-    _, made = fused_with(graph("y = Neg(x)", *sizes), tmp_path, of(step))
-    assert operators(made)[1:3] == ["Flatten", "LogSoftmax"]
-    np.testing.assert_allclose(run(made, {"x": x})["y"][:, :, 0, 0], np.log(softmax(-X)) / 2, atol=1e-6)
-    _, made = fused_with(graph("z = Neg(x) y = Softmax <axis: int = 1> (z)", *sizes), tmp_path, of(step))
-    assert operators(made) == ["Neg", "Mul", "Softmax"]
-    _, made = fused_with(graph("y = Neg(x)", *sizes), tmp_path, of(TWO))
-    assert operators(made) == ["Neg", "Mul"]
 
 
 @pytest.mark.parametrize(
@@ -175,31 +105,6 @@ def test_classes_are_along_any_axis_that_is_the_only_wide_one(sizes: str, axis: 
         np.testing.assert_allclose(got[name], want.reshape(x.shape), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("step", [Mixture([1.0, 0.25], [0.5, 0.4, 0.1]), TOP])
-@pytest.mark.parametrize("sizes", ["n, 1", "n"])
-def test_what_reads_one_logit_reads_that_of_the_calibrated_probability(
-    sizes: str, step: Any, tmp_path: Path
-) -> None:
-    model = graph(
-        "z = Neg(x) y = Sigmoid(z) o = Neg(z)", f"float[{sizes}] x", f"float[{sizes}] y, float[{sizes}] o"
-    )
-    report, made = fused(model, tmp_path, step, output_name="y", classes=2)
-    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
-    x = X[:, :1] if "1" in sizes else X[:, 0]
-    got = run(made, {"x": x})
-    logits = np.stack([np.zeros(len(X)), -X[:, 0]], axis=1)
-    want = artifact(step, classes=2).of_logits(logits)[:, 1].reshape(x.shape)
-    np.testing.assert_allclose(got["y"], want, atol=1e-5)
-    np.testing.assert_allclose(got["o"], np.log(1 - want) - np.log(want), atol=1e-4)
-
-
-def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
-    model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
-    _, made = fused(model, tmp_path, TWO, returns="probabilities")
-    assert made.graph.node[0].output[0] == "calib_serve.raw.probabilities"
-    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
-
-
 @pytest.mark.parametrize("opset", [13, 17, 18, 20])
 def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: Path) -> None:
     model = graph("z = Neg(x) y = Softmax(z)", imports=f'"" : {opset}')
@@ -221,24 +126,6 @@ def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: P
     }
 
 
-@pytest.mark.parametrize(
-    ("body", "outputs", "sign"),
-    [
-        ("y = Softmax(x)", "float[n, 3] y", 1),
-        ("z = Neg(x) y = Softmax(z)", "float[n, 3] y, float[n, 3] z", -1),
-    ],
-)
-def test_logits_that_are_an_input_or_an_output_already_are_shown_once_more_by_a_copy(
-    body: str, outputs: str, sign: int, tmp_path: Path
-) -> None:
-    same = LogitMap.temperature(1.0)
-    _, made = fused(graph(body, outputs=outputs), tmp_path, same, returns="all", output_name="y")
-    assert operators(made).count("Identity") == 1
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["logits"], sign * X)
-    np.testing.assert_array_equal(got.get("z", -X), -X)
-
-
 def test_outputs_take_the_place_of_the_one_they_are_made_of(tmp_path: Path) -> None:
     model = graph(
         "a = Neg(x) y = Softmax(x) b = Abs(x)", outputs="float[n, 3] a, float[n, 3] y, float[n, 3] b"
@@ -247,26 +134,6 @@ def test_outputs_take_the_place_of_the_one_they_are_made_of(tmp_path: Path) -> N
     names = ["a", "logits", "probabilities", "confidence", "predicted", "bin", "b"]
     assert [v.name for v in made.graph.output] == names
     assert "Identity" not in operators(made)
-
-
-def test_what_only_the_old_scores_needed_goes_with_them() -> None:
-    made = editor(
-        "a = Clip(x, , one) b = Mul(a, shown) other = Add(x, two) c, d = Split(b, sizes) e = Sub(c, two) "
-        "y = Neg(x)",
-        outputs="float[n, 3] y, float[3] shown, float[n, 3] other, float[n, 1] d",
-        constants="float one = {1}, float[3] two = {2, 2, 2}, float[3] shown = {1, 2, 3}, "
-        "int64[2] sizes = {2, 1}",
-    )
-    made.remove_unused(value(made, "c"))
-    assert len(made.graph) == 6, "a node reads it"
-    made.remove_unused(value(made, "e"))
-    assert operators(made.graph) == ["Clip", "Mul", "Add", "Split", "Neg"], "d is shown"
-    assert list(made.graph.initializers) == ["one", "two", "shown", "sizes"]
-    made.graph.outputs.pop()
-    made.remove_unused(value(made, "c"))
-    assert operators(made.graph) == ["Add", "Neg"]
-    assert list(made.graph.initializers) == ["two", "shown"]
-    assert [v.name for v in made.graph.inputs] == ["x"]
 
 
 MAPS = "p = Softmax(x) y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p)"
@@ -295,32 +162,6 @@ def test_types_of_inputs_and_outputs_stay_as_the_file_states_them(
     assert stated(made) == stated(model)
 
 
-@pytest.mark.parametrize(
-    ("body", "sizes", "classes"),
-    [
-        ("confidence = Softmax(z)", "n, 3", 3),
-        ("probabilities = Softmax <axis: int = 1> (z)", "n, 3, 1, 1", 3),
-        ("bin = Sigmoid(z)", "n", 2),
-    ],
-)
-def test_an_output_of_another_kind_under_the_same_name_has_its_own_type(
-    body: str, sizes: str, classes: int, tmp_path: Path
-) -> None:
-    model = graph(f"z = Neg(x) {body}", f"float[{sizes}] x", f"float[{sizes}] {body.split(maxsplit=1)[0]}")
-    _, made = fused(model, tmp_path, TWO, returns="all", classes=classes)
-    assert [onnx.helper.printable_value_info(one) for one in made.graph.output] == [
-        f"%logits[FLOAT, nx{classes}]", f"%probabilities[FLOAT, nx{classes}]", "%confidence[FLOAT, n]",
-        "%predicted[INT64, n]", "%bin[INT64, n]",
-    ]  # fmt: skip
-
-
-def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> None:
-    chain = " ".join(f"v{i} = Neg(v{i - 1})" for i in range(1, 9))
-    model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")
-    report, _ = fused(model, tmp_path, InputShift(DELTA))
-    assert report.done == ("shift added to input 'x'",)
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -347,30 +188,6 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
     }
 
 
-def test_a_temperature_fitted_on_probabilities_is_one_of_logits(tmp_path: Path) -> None:
-    _, made = fused_with(graph("y = Neg(x)"), tmp_path, of(TWO, outputs="probabilities"), outputs="logits")
-    np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "q = QuantizeLinear(x, s, zero) d = DequantizeLinear(q, s, zero) z = Tanh(d)",
-        "q, t, u = DynamicQuantizeLinear(x) d = DequantizeLinear(q, t, u) z = Tanh(d)",
-        "q = QuantizeLinear(x, s, zero) d = DequantizeLinear(q, s, zero) z = Mul(d, thirty)",
-    ],
-)
-def test_steps_behind_a_graph_that_quantises_act_on_its_own_scores_and_may_differ_by_rounding_alone(
-    body: str, tmp_path: Path
-) -> None:
-    numbers = (
-        "s = Constant <value = float {0.01}> () zero = Constant <value = uint8 {128}> () "
-        "thirty = Constant <value = float {30}> () "
-    )
-    report, _ = fused_with(graph(numbers + body + " y = Softmax(z)"), tmp_path, of(TWO))
-    assert report.max_abs_diff <= report.tolerance <= 1e-5 * 20
-
-
 def test_inputs_are_taken_as_arrays_or_from_a_file_of_them(tmp_path: Path) -> None:
     model = graph("z = Mul(x, scale) y = Softmax(z)", "float[n, 3] x, float scale")
     arrays: dict[str, Any] = {"x": X, "scale": np.float32(0.5)}  # which is no array
@@ -394,16 +211,6 @@ def test_a_run_that_tells_shapes_is_of_the_inputs_that_are_given(tmp_path: Path)
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-5)
 
 
-def test_a_run_that_tells_shapes_takes_the_shift_s_shape_for_inputs_of_its_rank(tmp_path: Path) -> None:
-    body = (
-        LEARNED.split("y = ", maxsplit=1)[0]
-        + "s = ReduceSum <keepdims: int = 0> (o) a = Add(z, s) y = Softmax(a)"
-    )
-    model = graph(body, "float[n, features] x, float[n, a, b] o")
-    report, _ = fused_with(model, tmp_path, of(InputShift(DELTA)), input_name="x")
-    assert report.done == ("shift added to input 'x'",)
-
-
 def test_a_repair_is_told_and_one_that_changes_what_the_file_gives_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,16 +227,6 @@ def test_a_repair_is_told_and_one_that_changes_what_the_file_gives_is_refused(
     with pytest.raises(FuseError, match="operators cannot be brought up to date: then 'y' differs"):
         fused_with(graph(SOFTMAX), tmp_path, of(TWO))
     assert names(tmp_path) == ["raw.onnx"]
-
-
-def test_a_copied_map_of_class_names_is_still_an_operator_of_its_domain(tmp_path: Path) -> None:
-    body = "z = Neg(x) p = Softmax(z) y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p)"
-    model = graph(body, outputs="seq(map(int64, float)) y")
-    _, made = fused(model, tmp_path, TWO, keep_raw=True)
-    assert [n.domain for n in made.graph.node if n.op_type == "ZipMap"] == ["ai.onnx.ml"] * 2
-    got = run(made, {"x": X})
-    for name, want in (("y", softmax(-X / 2)), ("raw_y", softmax(-X))):
-        np.testing.assert_allclose([[row[k] for k in (4, 5, 6)] for row in got[name]], want, atol=1e-6)
 
 
 def test_a_label_never_contradicts_the_predicted_class_beside_it(tmp_path: Path) -> None:

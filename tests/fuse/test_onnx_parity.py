@@ -11,22 +11,19 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fuse_artifacts import KINDS, artifact, output_steps
-from fuse_graphs import run
 from fuse_texts import TWO, fused, graph
 from gpus import needs_gpu_of_onnxruntime
 from numpy.typing import NDArray
-from onnx.external_data_helper import set_external_data
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.fuse._parity import Parity, check_examples, expect, size_of
+from calib_serve.fuse._parity import Parity, check_examples, expect
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx._follow import Sources
 from calib_serve.fuse.onnx._parity import generate, measure, run_raw
 from calib_serve.fuse.onnx._plan import Plan
-from calib_serve.fuse.onnx._raw_scores import logits_of
-from calib_serve.scores import log_softmax, softmax
+from calib_serve.scores import softmax
 
 K = 3
 X = np.array([[1, 2, -4], [8, -20, 0], [3, 3, 1], [0, -1, 5]], "f4")  # halves are exact, the largest is 20
@@ -134,13 +131,6 @@ def test_scores_are_compared_as_what_they_are(outputs: str, body: str, right: bo
         measured(HALVES.replace("0.5", "0.75") + body, tmp_path, plan)
 
 
-def test_scores_of_another_shape_are_refused(tmp_path: Path) -> None:
-    two = "s = Constant <value = int64[2] {2, 1}> () y, rest = Split <axis: int = 1> (x, s)"
-    with pytest.raises(FuseError) as error:
-        measured(two, tmp_path, planned(), outputs="float[n, 2] y")
-    assert str(error.value) == f"the fused graph gives (4, 2), not (4, 3); {REPORT}"
-
-
 MASK = "m = Constant <value = float[3] {0, 0, -1e9}> () z = Add(x, m) "
 INFINITE = "a = Constant <value = float[3] {1, 1, 0}> () m = Log(a) z = Add(x, m) "
 
@@ -158,12 +148,6 @@ def test_masked_classes_do_not_hide_what_is_wrong_with_the_others(
     assert found.tolerance == 1e-5 * 10
     with pytest.raises(FuseError, match=r"probabilities differ by .*, rounding allows 0\.0001"):
         measured(body.replace("0.5", "0.51"), tmp_path, plan, raw=mask)
-
-
-def test_logits_of_a_masked_class_stay_infinite(tmp_path: Path) -> None:
-    _, made = fused(graph(INFINITE + "y = Identity(z)"), tmp_path, TWO)
-    want = np.concatenate([X[:, :2] / 2, np.full((4, 1), -np.inf)], axis=1)
-    np.testing.assert_array_equal(run(made, {"x": X})["y"], want)
 
 
 def test_a_masked_logit_may_be_rounded_by_its_own_size_alone(tmp_path: Path) -> None:
@@ -226,52 +210,13 @@ def inputs_of(inputs: str, **options: Any) -> dict[str, NDArray[Any]]:
     return made
 
 
-def test_sizes_that_are_free_are_as_told_the_batch_first_and_8_where_nobody_tells() -> None:
-    inputs = "float[n, a, b] x, float[n, a, 7] z, int32[2, a] m, float s, float[n, c] w"
-    made = inputs_of(inputs, samples=3, shapes={"x": (5, 6), "w": (4,)})
-    shapes = {name: array.shape for name, array in made.items()}
-    assert shapes == {"x": (3, 5, 6), "z": (3, 8, 7), "m": (2, 8), "s": (), "w": (3, 4)}
-
-
-def test_the_same_numbers_are_generated_each_time_whatever_their_type() -> None:
-    inputs = "double[n, 2] x, float16[n, 2] h, int64[n, 8] i, uint8[n, 8] u, bool[n, 2] b"
-    made = inputs_of(inputs, samples=4)
-    rng = np.random.default_rng(0)
-    np.testing.assert_array_equal(made["x"], rng.standard_normal((4, 2)))
-    np.testing.assert_array_equal(made["h"], rng.standard_normal((4, 2)).astype("f2"))
-    for name in ("i", "u"):
-        np.testing.assert_array_equal(made[name], rng.integers(0, 2, (4, 8)))
-    assert made["b"].all()
-    assert [one.dtype.name for one in made.values()] == ["float64", "float16", "int64", "uint8", "bool"]
-
-
-@pytest.mark.parametrize(
-    ("inputs", "samples", "said"),
-    [
-        ("string[n, 3] x", 2, "no numbers can be made for input 'x', STRING "),
-        ("float[n, 3] x", 10**15, "no 1000000000000000 inputs fit the memory: "),
-    ],
-)
-def test_inputs_that_cannot_be_generated_are_asked_for(inputs: str, samples: int, said: str) -> None:
-    with pytest.raises(FuseError, match=rf"^{said}.*--inputs \(inputs=\)$"):
-        inputs_of(inputs, samples=samples)
-
-
-def test_numbers_in_another_file_are_not_loaded_to_learn_of_inputs_and_outputs(tmp_path: Path) -> None:
-    model, path = graph("z = MatMul(x, w)", outputs="float[n, 3] z"), tmp_path / "raw.onnx"
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype="f4"), "w"))
-    set_external_data(model.graph.initializer[0], "gone.bin")
-    model.graph.initializer[0].ClearField("raw_data")
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(FuseError, match="parity cannot be measured"):
-        parity.check_repairs(path, path, planned(), {"x": X})
-
-
-def test_an_input_without_a_shape_is_asked_for() -> None:
-    made = ir.from_proto(graph("y = Identity(x)"))
-    made.graph.inputs[0].shape = None
-    with pytest.raises(FuseError, match=r"^no numbers can be made for input 'x', FLOAT None"):
-        generate(made.graph, samples=2)
+def test_inputs_that_cannot_be_generated_are_asked_for() -> None:
+    for inputs, said in (
+        ("string[n, 3] x", "no numbers can be made for input 'x', STRING "),
+        ("float[n, 1000000000000000] x", "no inputs fit the memory: "),
+    ):
+        with pytest.raises(FuseError, match=rf"^{said}.*--inputs \(inputs=\)$"):
+            inputs_of(inputs)
 
 
 ONLY_BY_ONNX = "b = Cast <to: int = 16> (x) c = Neg(b) d = Neg(c) z = Cast <to: int = 1> (d)"
@@ -293,33 +238,8 @@ def test_what_onnxruntime_cannot_run_onnx_itself_does_and_the_report_says_so(
     assert (found.engine, found.max_abs_diff) == (engines, 0.0)
 
 
-def test_what_another_engine_says_is_one_line_of_at_most_300_characters() -> None:
-    assert parity.one_line(ValueError(" a\n  b \tc\n")) == "a b c"
-    assert parity.one_line(ValueError("x" * 400)) == "x" * 300
-
-
-def test_graphs_are_run_as_they_are_written_on_one_thread(
+def test_on_a_gpu_numbers_are_not_shortened_and_no_other_engine_helps_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[dict[str, Any]] = []
-
-    def noted(model: Any, **options: Any) -> Any:
-        opened.append(options)
-        return open_session(model, **options)
-
-    open_session = parity.open_session
-    monkeypatch.setattr(parity, "open_session", noted)
-    measured(HALVES + "y = Mul(x, h)", tmp_path, planned(artifact(TWO, classes=K)))
-    raw = {"device": "cpu", "threads": 1, "optimize": False, "options": None, "custom_ops": None}
-    assert opened == [raw, raw]
-
-
-@pytest.mark.parametrize(
-    ("device", "options"),
-    [("cuda", {"use_tf32": 0}), ("cuda:1", {"use_tf32": 0}), ("tensorrt", None), ("tensorrt:1", None)],
-)
-def test_on_another_device_numbers_are_not_shortened_and_no_other_engine_helps_out(
-    device: str, options: dict[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[tuple[str, Any]] = []
 
@@ -329,16 +249,16 @@ def test_on_another_device_numbers_are_not_shortened_and_no_other_engine_helps_o
 
     monkeypatch.setattr(parity, "open_session", missing)
     with pytest.raises(ModelError, match=r"^there is none$"):
-        measured("y = Identity(x)", tmp_path, planned(), device=device)
-    assert opened == [(device, options)]
+        measured("y = Identity(x)", tmp_path, planned(), runtime="cuda")
+    assert opened == [("cuda", {"use_tf32": 0})]
 
 
 @needs_gpu_of_onnxruntime
 @pytest.mark.parametrize("kind", KINDS)
 def test_parity_is_measured_on_the_gpu_that_serves(kind: str, tmp_path: Path) -> None:
     steps = output_steps(kind, K, np.random.default_rng(0))
-    report, _ = fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, *steps, device="cuda")
-    assert report.device == "cuda"
+    report, _ = fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, *steps, runtime=("cuda",))
+    assert [(one.engine, one.device) for one in report.runtimes] == [("onnxruntime", "cuda")]
 
 
 def test_a_graph_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,50 +274,8 @@ def test_a_graph_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytes
         run_raw(tmp_path / "raw.onnx", {"x": X}, ["y"])
 
 
-@pytest.mark.parametrize(
-    ("classes", "width", "wanted"),
-    [(3, 2, 3), (3, 1, 3), (3, 4, 3), (2, 3, 2), (1, 2, 1)],
-)
-def test_scores_of_another_width_than_the_artifact_are_refused(
-    classes: int, width: int, wanted: int, tmp_path: Path
-) -> None:
-    kind: Any = "label_logits" if classes == 1 else "logits"
-    plan = planned(artifact(TWO, classes=classes, outputs=kind), outputs=kind)
-    with pytest.raises(FuseError) as error:
-        measured("y = Identity(x)", tmp_path, plan, x=np.ones((5, width), "f4"))
-    assert str(error.value) == (
-        f"the artifact needs 'z' as (n, {wanted}), but it gives (5, {width}); fit one for this model, or "
-        "name another tensor: --output-name (output_name=)"
-    )
-
-
-def test_one_score_that_is_nan_is_refused(tmp_path: Path) -> None:
-    x = X.copy()
-    x[1, 1] = np.nan
-    with pytest.raises(FuseError) as error:
-        measured("y = Identity(x)", tmp_path, planned(), x=x)
-    assert str(error.value) == f"'z' is NaN on the inputs that parity is measured on; {INPUTS}"
-
-
 TWO = LogitMap.temperature(2.0)
-Z = np.array([[1.0, 2, -4], [8, -20, 0], [3, 3, 1]])
 NEAR = 1e-3
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "scale"),
-    [
-        ([[0.5, -0.25]], False, 1.0), ([[2.0, -3.0], [1, 0]], False, 3.0), ([[0.0, -100.0]], False, 100.0),
-        ([[0.0, -100.5]], False, 1.0), ([[7.0, -np.inf], [1, 2]], False, 7.0),
-        ([[-2000.0, -2001.0], [0, 1]], False, 2001.0), ([[-np.inf, -np.inf]], False, 1.0),
-        ([[0.5, -0.25]], True, 1.0), ([[100.0, 2.0]], True, 100.0), ([[-100.5, 2.0]], True, 2.0),
-        ([[100.5, 2.0]], True, 2.0), ([[np.inf, 2.0]], True, 2.0),
-    ],
-)  # fmt: skip
-def test_the_scale_is_the_largest_logit_that_a_probability_shows(
-    logits: list[list[float]], labels: bool, scale: float
-) -> None:
-    assert size_of(np.array(logits), labels=labels) == scale
 
 
 def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_there() -> None:
@@ -411,61 +289,9 @@ def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_ther
     assert found.sure.tolist() == [False, True, True, False, True, True]
 
 
-SHARES = softmax(Z)
-UNIT = np.array([[0.25, 0.5, 0.75], [0.5, 0, 1], [0, 0.25, 0.25]])
-SUMS, WITHIN, BEYOND = "each row sums to 1", "they lie within", "they go from"
-ONE, ONE_UNIT = np.array([[-2.0], [3]]), np.array([[0.25], [0.75]])
-
-
-@pytest.mark.parametrize(
-    ("kind", "raw", "told", "why"),
-    [
-        ("logits", Z, False, ""), ("logits", Z[:1], False, ""), ("logits", log_softmax(Z), False, ""),
-        ("logits", SHARES, False, "each row sums to 1"), ("logits", SHARES, True, "each row sums to 1"),
-        ("logits", UNIT, False, "all lie within"), ("logits", UNIT, True, ""),
-        ("logits", UNIT[:1], False, ""),
-        ("probabilities", SHARES, False, ""), ("probabilities", SHARES[:1], True, ""),
-        ("probabilities", Z, True, "beyond"), ("probabilities", UNIT, True, "not to 1"),
-        ("probabilities", log_softmax(Z), False, "beyond"),
-        ("log_probs", log_softmax(Z), False, ""), ("log_probs", Z, True, "not to 1"),
-        ("log_probs", SHARES, False, "not to 1"), ("log_probs", Z[:1], False, "not to 1"),
-        ("logit", ONE, False, ""), ("logit", ONE_UNIT, False, "all lie within"),
-        ("logit", ONE_UNIT, True, ""), ("logit", ONE_UNIT[:1], False, ""),
-        ("probability", ONE_UNIT, False, ""), ("probability", ONE, True, "beyond"),
-        ("label_logits", Z, False, ""), ("label_logits", SHARES, True, "each row sums to 1"),
-        ("label_logits", UNIT, False, "all lie within"), ("label_logits", UNIT, True, ""),
-        ("label_probabilities", UNIT, False, ""), ("label_probabilities", Z, True, "beyond"),
-    ],
-)  # fmt: skip
-def test_scores_that_are_taken_for_another_kind_than_their_numbers_are_refused(
-    kind: Any, raw: np.ndarray, told: bool, why: str
-) -> None:
-    classes = 2 if raw.shape[1] == 1 else 3
-    plan = planned(artifact(TWO, classes=classes, outputs=kind), outputs=kind, told=told)
-    if not why:
-        assert len(logits_of(raw, plan)) == len(raw)
-        return
-    with pytest.raises(FuseError, match=f"^'z' is taken for {kind}, and cannot be: .*{why}.*--outputs"):
-        logits_of(raw, plan)
-
-
-@pytest.mark.parametrize(
-    ("kind", "rows", "off", "taken"),
-    [
-        ("probabilities", 1, 0.0099, True), ("probabilities", 1, 0.011, False),
-        ("probabilities", 2, 0.0099, True), ("probabilities", 2, 0.011, False),
-        ("log_probs", 2, 0.0099, True), ("log_probs", 2, 0.011, False), ("log_probs", 1, 0.011, False),
-        ("logits", 2, 0.0009, False),
-    ],
-)  # fmt: skip
-def test_a_row_sums_to_1_up_to_the_rounding_of_narrow_types(
-    kind: Any, rows: int, off: float, taken: bool
-) -> None:
-    shares = np.tile([[0.7 + off, 0.2, 0.1]], (rows, 1))
-    raw = np.log(shares) if kind == "log_probs" else shares
-    plan = planned(artifact(TWO, classes=3, outputs=kind), outputs=kind)
-    if taken:
-        assert len(logits_of(raw, plan)) == len(raw)
-        return
-    with pytest.raises(FuseError, match=f"'z' is taken for {kind}, and cannot be"):
-        logits_of(raw, plan)
+def test_one_score_that_is_nan_is_refused(tmp_path: Path) -> None:
+    x = X.copy()
+    x[1, 1] = np.nan
+    with pytest.raises(FuseError) as error:
+        measured("y = Identity(x)", tmp_path, planned(), x=x)
+    assert str(error.value) == f"'z' is NaN on the inputs that parity is measured on; {INPUTS}"

@@ -53,35 +53,6 @@ def test_calibrated_scores_are_not_rounded_to_the_steps_of_the_old_ones(
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
 
 
-NUMBERS = (
-    "ws = Constant <value = float {0.5}> () wo = Constant <value = int8 {0}> () "
-    "w8 = Constant <value = int8[3, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9}> () "
-    "c = Constant <value = float[3] {1.0, -2.0, 3.0}> () "
-)
-
-
-@pytest.mark.parametrize("layer", ["y = Gemm(x, w, c)", "p = MatMul(x, w) y = Add(p, c)"])
-def test_a_temperature_is_one_mul_behind_a_quantised_layer(layer: str, tmp_path: Path) -> None:
-    model = graph(f"{NUMBERS} w = DequantizeLinear(w8, ws) {layer}")
-    report, made = fused(model, tmp_path, TWO)
-    assert report.done[0].startswith("logit map put in as one Mul")
-    assert [op for op in operators(made) if op != "Mul"] == operators(model)
-    want = (X @ (0.5 * np.arange(1, 10).reshape(3, 3)) + [1.0, -2.0, 3.0]) / 2
-    got = run(made, {"x": X}, optimize=False)["y"]  # else onnxruntime quantises x as well
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("body", ["y = MatMul(d, d)", "y = Gemm(d, d)"])
-def test_a_product_with_itself_is_not_scaled_twice(body: str, tmp_path: Path) -> None:
-    quantised = "q = QuantizeLinear(x, ws, wo) d = DequantizeLinear(q, ws, wo) "
-    model = graph(NUMBERS + quantised + body, "float[3, 3] x", "float[3, 3] y")
-    report, made = fused(model, tmp_path, TWO)
-    (said,) = report.done
-    assert said.startswith("logit map put in as one Mul (the weight of ")
-    x = X[:3]
-    np.testing.assert_array_equal(run(made, {"x": x})["y"], run(model, {"x": x})["y"] / 2)
-
-
 CLASSES = 4
 ROWS = np.random.default_rng(3).normal(size=(40, 6)).astype("f4")
 BIAS = LogitMap(np.array(1.0), np.linspace(0, 1, CLASSES))

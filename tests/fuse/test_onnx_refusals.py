@@ -41,9 +41,6 @@ class Refused:
 
 
 REFUSED = [
-    # Of what there is not.
-    Refused("what a new head reads", options={"features": "x"}),
-    Refused("the input that is shifted", options={"input_name": "x"}),
     # Which output, and what it holds.
     Refused("no tensor 'w'", options={"output_name": "w"}),
     Refused("several outputs", "y = Neg(x) z = Neg(x)", outputs="float[n, 3] y, float[n, 3] z"),
@@ -90,34 +87,19 @@ REFUSED = [
             outputs="float[n, 3] y, float[n, 3] set", options={"output_name": "y"}),
     # Heads.
     Refused("last linear layer was not found", fitted=HEAD),
-    Refused("made of the logits", fitted=HEAD, options={"features": "y"}),
-    Refused("no tensor 'w'", fitted=HEAD, options={"features": "w"}),
-    Refused(r"reads features \(n, 3\)", "f = Concat <axis: int = 1> (x, x) y = Neg(x)", HEAD,
-            options={"features": "f"}),
-    Refused(r"reads features \(n, 3\), but 'f' is FLOAT \[n,3,1\]", "k = Constant <value = int64[1] {2}> () "
-            "f = Unsqueeze(x, k) y = Neg(x)", HEAD, options={"features": "f"}),
-    Refused(r"reads features \(n, 3\), but 'f' is FLOAT None", "f = Reshape(x, s) y = Neg(x)", HEAD,
-            "float[n, 3] x, int64[k] s", options={"features": "f"}),
-    Refused("features", "i = Cast <to: int = 7> (x) y = Neg(x)", HEAD, options={"features": "i"}),
-    Refused("no Softmax makes", HIDDEN, HEAD, options={"outputs": "probabilities", "features": "x"}),
+    Refused("no Softmax makes", HIDDEN, HEAD, options={"outputs": "probabilities"}),
     # Input shifts.
     Refused("no floating-point input", fitted=artifact(InputShift(np.ones(4)), classes=K)),
     Refused("no floating-point input", "c = Cast <to: int = 1> (x) y = Softmax(c)", SHIFTED, "int64[n, 3] x"),
     Refused("several inputs", "z = Sub(a, b) y = Softmax(z)", SHIFTED, "float[n, 3] a, float[n, 3] b"),
-    Refused("no input 'w'", fitted=SHIFTED, options={"input_name": "w"}),
-    Refused("no raw scores", fitted=SHIFTED, options={"keep_raw": True}),
     # Names, types and options.
     Refused("called 'bin'", "z = Neg(bin) y = Softmax(z)", inputs="float[n, 3] bin",
             options={"returns": "all"}),
-    Refused("raw_y", "z = Neg(x) y = Softmax(z) raw_y = Neg(z)", outputs="float[n, 3] y, float[n, 3] raw_y",
-            options={"output_name": "y", "keep_raw": True}),
     Refused("beyond the range of FLOAT16", fitted=artifact(LogitMap.temperature(1e-6), classes=K),
             inputs="float16[n, 3] x", outputs="float16[n, 3] y"),
     Refused("returns must be one of", options={"returns": "everything"}),
     Refused("--outputs .* must be one of logits, ", options={"outputs": "log_probabilities"}),
-    Refused("samples must be 1 or more", options={"samples": 0}),
-    Refused("device", options={"device": "gpu"}),
-    Refused("device|CUDA", options={"device": "cuda"}),
+    Refused("cuda was asked for|CUDA", options={"runtime": ("cuda",)}),
     # What nobody can run.
     Refused("unknown type|cannot", FUNCTION + "y = Softmax(z)"),
     Refused("run|parity", FUNCTION + "y = Softmax(x)", outputs="float[n, 3] y, float[n, 3] z",

@@ -5,24 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
+from fuse_texts import X, editor, fused, graph, operators
 
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import CalibServeError, FuseError, ModelError
-from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._tail import Tail, adapt_artifact, find_tail, ignores_shift, of_one_column
+from calib_serve.fuse.onnx._tail import Tail, adapt_artifact, find_tail, of_one_column
 from calib_serve.scores import Outputs, softmax
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 
-OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
 SCALE = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () "
 STEPS = SCALE + "z = Neg(x) "
 ROWS = "rows = Constant <value = int64[2] {-1, 3}> () axis = Constant <value = int64[1] {1}> () "
@@ -92,115 +88,6 @@ def test_the_logits_are_behind_what_leaves_scores_as_they_are(
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
-    [
-        ("", "the shape of 'z' is not known"), ("<axis: int = 1>", "the shape of 'z' is not known"),
-        ("<axis: int = -1>", "the shape of 'z' is not known"),
-        ("<axis: int = 0>", "Softmax 'y' works on axis 0"),
-    ],
-)  # fmt: skip
-def test_scores_of_a_shape_that_no_run_tells_are_refused(attributes: str, said: str) -> None:
-    made = editor(f"z = of.ours.Body(x) y = Softmax {attributes} (z)")
-    value(made, "z").dtype = ir.DataType.FLOAT
-    with pytest.raises(FuseError, match=f"^{said}"):
-        found(made)
-
-
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [("y = Cast <to: int = 1> (x)", "int64"), (SCALE + "y = DequantizeLinear(x, s, zero)", "uint8")],
-)
-def test_what_makes_floats_of_an_input_that_is_none_makes_the_scores(body: str, kind: str) -> None:
-    one = found(editor(body, f"{kind}[n, 3] x"))
-    assert (one.logits.name, one.path) == ("y", ())
-
-
-@pytest.mark.parametrize(
-    ("body", "ignores"),
-    [
-        ("o = ArgMax(x)", True), ("o = Hardmax(x)", True), ("o = Softmax(x)", True),
-        ("o = LogSoftmax(x)", True), ("v, o = TopK(x, k)", True),
-        ("o, i = TopK(x, k)", False), ("v, i = TopK(x, k) o = Neg(v)", False),
-        ("o = of.ours.ArgMax(x)", False), ("o = Neg(x)", False), ("o = Sigmoid(x)", False),
-    ],
-)  # fmt: skip
-def test_a_constant_added_to_a_row_moves_no_decision_and_no_softmax(body: str, ignores: bool) -> None:
-    made = editor(body, "float[n, 3] x, int64[1] k", "float[n, 3] o")
-    assert ignores_shift(made.graph[0]) is ignores
-
-
-def test_a_view_of_the_logits_that_nobody_shows_reads_calibrated_ones() -> None:
-    made = editor(
-        "z = Neg(x) y = Softmax(z) u = Identity(z) e = Exp(u)", outputs="float[n, 3] y, float[n, 3] e"
-    )
-    assert found(made).strangers(found(made).logits) == []
-
-
-def test_a_factor_of_1_that_adds_an_axis_is_no_way_out() -> None:
-    one = "one = Constant <value = float[1, 1, 1] {1.0}> () z = Neg(x) p = Softmax(z) y = Mul(p, one)"
-    with pytest.raises(FuseError, match=r"have shape \[1,n,3\], not \(n, K\)"):
-        found(editor(one, outputs="float[1, n, 3] y"))
-
-
-def test_quantised_probabilities_are_taken_where_somebody_says_so() -> None:
-    made = editor(
-        STEPS
-        + "q = QuantizeLinear(z, s, zero) p = com.microsoft.QLinearSoftmax <axis: int = 1, opset: int = "
-        "13> (q, s, zero, s, zero) y = DequantizeLinear(p, s, zero)"
-    )
-    assert found(made, outputs="probabilities").outputs == "probabilities"
-
-
-def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None:
-    body = (
-        "go = Constant <value = bool {1}> () y = Loop <body = turn (int64 i, bool on, float[n, 3] state) => "
-        "(bool stop, float[n, 3] next) { stop = Not(on) next = Neg(state) }> ( , go, x)"
-    )
-    report, made = fused(graph(body), tmp_path, LogitMap.temperature(2.0))
-    assert report.done == (
-        "logit map put in as one Mul (the logits come from Loop 'y', not from a Gemm or MatMul)",
-    )
-    np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "maker",
-    [
-        "l, z = ai.onnx.ml.LinearClassifier <coefficients: floats = [1.0]> (x)",
-        "l, z = ai.onnx.ml.SVMClassifier (x)",
-        "l, z = ai.onnx.ml.TreeEnsembleClassifier (x)",
-        "z = ai.onnx.ml.TreeEnsemble (x)",
-        "z = ai.onnx.ml.Normalizer (x)",
-    ],
-)
-def test_scores_of_a_classifier_operator_are_probabilities_unless_told(maker: str) -> None:
-    imports = IMPORTS.replace('"ai.onnx.ml" : 3', '"ai.onnx.ml" : 5')
-    made = editor(f"{maker} y = Identity(z)", imports=imports)
-    z = value(made, "z")
-    z.type = z.shape = None  # as where inference knows nothing of the operator
-    one = found(made)
-    assert (one.logits.name, operators(one.path), one.outputs) == ("z", ["Identity"], "probabilities")
-    assert (z.dtype, z.shape) == (ir.DataType.FLOAT, ir.Shape((None, 3)))
-    assert found(made, outputs="logits").outputs == "logits"
-
-
-@pytest.mark.parametrize(
-    ("classes", "kinds", "chosen"),
-    [
-        (3, "float[n, k] y, float[n, 4] z", "y"), (3, "float[n, 3, 5] y, float[n, 3] z", "z"),
-        (3, "float[n, 3, 1, 1] y, float[n, 1] z", "y"), (3, "float16[n, 3] y, int32[n, 3] z", "y"),
-        (3, "bfloat16[n, 3] y, float[3] z", "y"), (3, "double[n, 3] y, float z", "y"),
-        (2, "float[n, 1] y, float[n, 3] z", "y"), (2, "float[n, 2] y, float[n, 4] z", "y"),
-        (2, "float[n, 1, 1] y, float[n, 0] z", "y"), (3, "float[n, 1, k] y, float[n, 4] z", "y"),
-    ],
-)  # fmt: skip
-def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: str, chosen: str) -> None:
-    made = editor("y = of.ours.Body(x) z = of.ours.Body(x)", outputs=kinds)
-    fitted = OF_THREE if classes == 3 else OF_TWO
-    assert found(made, output=None, artifact=fitted).output.name == chosen
-
-
-@pytest.mark.parametrize(
     ("body", "columns"),
     [
         ("k = Constant <value = int64[1] {2}> () y, i = TopK(p, k)", [0, 1]),
@@ -253,46 +140,6 @@ def test_an_output_is_chosen_by_its_declared_sizes_alone_and_no_tensor_inside(
             found(made, output=None, artifact=fitted)
     else:
         assert found(made, output=None, artifact=fitted).output.name == chosen
-
-
-@pytest.mark.parametrize(
-    "few",
-    [
-        "i = Constant <value = int64[2] {0, 1}> () y = Gather <axis: int = 1> (p, i)",
-        "a = Constant <value = int64[1] {0}> () b = Constant <value = int64[1] {2}> () y = Slice(p, a, b, k)",
-    ],
-)
-def test_an_output_of_some_classes_follows_the_scores_of_all(few: str, tmp_path: Path) -> None:
-    step = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
-    model = graph(WIDE + "p = Softmax(z) " + few, outputs="float[n, 2] y")
-    with pytest.raises(ModelError, match=r"no output is declared as scores \(n, 3\)"):
-        fused(model, tmp_path, step)
-    report, made = fused(model, tmp_path, step, output_name="p")
-    assert [(one.name, one.status) for one in report.statuses] == [("y", "follows")]
-    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(step.bias - X)[:, :2], atol=1e-6)
-
-
-def test_the_classes_of_an_output_in_another_order_are_calibrated_in_that_order(tmp_path: Path) -> None:
-    order = "k = Constant <value = int64[3] {2, 0, 1}> () y = Gather <axis: int = 1> (p, k)"
-    step = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
-    onnx.save(graph(f"z = Neg(x) p = Softmax(z) {order}"), tmp_path / "raw.onnx")
-    fitted = artifact(step, classes=3, outputs="probabilities")
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", outputs="probabilities", unproven=True)
-    want = softmax(step.bias - X[:, [2, 0, 1]])
-    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), {"x": X})["y"], want, atol=1e-6)
-
-
-def test_all_that_reads_the_scores_reads_the_calibrated_ones() -> None:
-    made = editor(
-        "z = Neg(x) y = Softmax(z) k = Constant <value = int64[1] {1}> () a = ArgMax(y) h = Hardmax(y) "
-        "t, i = TopK(y, k) o = of.ours.ArgMax(y) e = Exp(z) s = Identity(z)",
-        outputs="float[n, 3] y, int64[n, 1] a, float[n, 3] h, float[n, 1] t, int64[n, 1] o, float[n, 3] e, "
-        "float[n, 3] s",
-    )
-    one = found(made)
-    assert operators(one.readers(one.output)) == ["ArgMax", "Hardmax", "TopK", "ArgMax"]
-    assert operators(one.readers(one.logits)) == ["Softmax", "Exp"]
-    assert one.strangers(one.logits) == ["Identity 's'"], "raw logits that the graph shows stay raw"
 
 
 PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))

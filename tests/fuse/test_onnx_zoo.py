@@ -13,15 +13,9 @@ from fuse_artifacts import artifact, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 from sizes import sized
-from skl2onnx import to_onnx
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from calib_serve.artifact import InputShift, LogitMap
+from calib_serve.artifact import InputShift
 from calib_serve.fuse import fuse_onnx
 from calib_serve.scores import log_softmax, softmax
 
@@ -66,40 +60,6 @@ def test_a_keras_export_takes_a_shift_as_a_node_and_a_matrix_without(final, tmp_
     np.testing.assert_allclose(
         softmax(got) if not final else got, artifact(*steps, classes=K).of_logits(z), atol=1e-5
     )
-
-
-MAKERS = {
-    "logistic": LogisticRegression,
-    "pipeline": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
-    "forest": lambda: RandomForestClassifier(5, max_depth=3, random_state=0),
-    "network": lambda: MLPClassifier(8, max_iter=20, random_state=0),
-}
-
-
-def learned(maker, classes: int):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 4)).astype("f4")
-    y = (x[:, 0] + 0.5 * rng.normal(size=200) > 0).astype(int) + (classes == 3) * (x[:, 1] > 0.3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # twenty steps do not converge, and need not
-        return maker().fit(x, y), x[:20]
-
-
-@pytest.mark.parametrize(("name", "classes"), [*zip(MAKERS, itertools.cycle([2, 3])), ("network", 2)])
-@pytest.mark.parametrize("maps", [True, False], ids=["maps", "tensor"])
-def test_scikit_learns_exports_are_calibrated_in_their_own_output(name, classes, maps, tmp_path):
-    model, x = learned(MAKERS[name], classes)
-    exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": maps})
-    binary_network = name == "network" and classes == 2  # ends in Sigmoid, Sub, Concat
-    outputs = {"outputs": "probabilities"} if binary_network else {}
-    report, path = fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=classes, **outputs)
-    label, scores = run(path, {"X": x}).values()
-    np.testing.assert_array_equal(label, model.predict(x))
-    got = np.array([[row[k] for k in range(classes)] for row in scores]) if maps else scores
-    raw = np.maximum(model.predict_proba(x), np.finfo("f4").tiny)
-    np.testing.assert_allclose(got, softmax(np.log(raw) / 2), atol=1e-5)
-    folds = name == "network" and classes == 3
-    assert (report.nodes_after == report.nodes_before) == folds
 
 
 class Small(nn.Module):

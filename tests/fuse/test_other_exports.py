@@ -78,7 +78,7 @@ def test_another_export_gives_the_kept_scores_and_another_network_does_not(
     with scripted.told(ending == "pt"), refused:
         fuse(changed, fitted, tmp_path / f"no.{ending}", inputs=x)
     assert not (tmp_path / f"no.{ending}").exists()
-    shape = {"input_shape": SHAPE} if ending == "pt" else {}
+    shape = {"inputs": x} if ending == "pt" else {}
     with scripted.told(ending == "pt"):
         found = fuse(changed, fitted, tmp_path / f"no.{ending}", **shape, unproven=True)
     assert found.proof.startswith("unproven")

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from prometheus_client import CollectorRegistry as Registry
 from torch import nn
 
-from calib_serve import Artifact, Keyring, Reporter, Scores, calibrate
+from calib_serve import Artifact, Keyring, Reporter, calibrate
 from calib_serve.artifact import Abstain, InputShift, PredictionSets
 from calib_serve.core.errors import FuseError, InputError, ModelError, ShapeError
 from calib_serve.fuse import calibrated, fuse_onnx, fuse_torch, fuse_triton
@@ -114,16 +114,6 @@ def test_an_axis_that_nothing_says_is_not_guessed() -> None:
         artifact.probs(np.zeros((2, 3, 4)))
     with pytest.raises(ShapeError, match="is 1 or -1"):
         artifact.probs(np.zeros((2, 3, K, K)), class_axis=2)
-
-
-def test_masks_of_one_column_keep_their_axis() -> None:
-    rng = np.random.default_rng(8)
-    z = 3 * rng.normal(size=(30, 1, 6, 6))
-    labels = (rng.random((30, 6, 6)) < 1 / (1 + np.exp(-z[:, 0] / 2))).astype(int)
-    artifact = calibrate(z, labels, method="temperature", outputs="logit")
-    probs = artifact.probs(z)
-    assert probs.shape == (30, 2, 6, 6)
-    np.testing.assert_array_equal(rows_of(probs, 1), artifact.probs(z.reshape(-1)))
 
 
 @each_axis
@@ -224,18 +214,17 @@ def test_a_graph_gives_each_place_what_numpy_gives_and_its_readers_follow(
 
 
 @each_axis
-def test_a_graph_decides_each_place_and_keeps_raw_scores(axis: int, tmp_path: Path) -> None:
+def test_a_graph_decides_each_place(axis: int, tmp_path: Path) -> None:
     model, x = graph(tmp_path / "m.onnx", axis, "Softmax"), inputs(axis)
     sets, abstain = PredictionSets(np.array(0.8), 0.9, "aps"), Abstain(0.5, 0.05)
     choice = choosing(K)
     artifact = replace(fitted(axis, "matrix", "probabilities"), sets=sets, abstain=abstain, choice=choice)
-    fuse_onnx(model, artifact, tmp_path / "out.onnx", keep_raw=True, unproven=True)
+    fuse_onnx(model, artifact, tmp_path / "out.onnx", unproven=True)
     raw, found = run(str(model), {"x": x}), run(str(tmp_path / "out.onnx"), {"x": x})
     wanted = artifact.probs(raw["p"])
     np.testing.assert_array_equal(found["set"], sets(wanted, class_axis=axis))
     np.testing.assert_array_equal(found["abstain"], abstain(wanted, class_axis=axis))
     np.testing.assert_array_equal(found["decision"], choice(wanted, class_axis=axis))
-    np.testing.assert_allclose(found["raw_p"], raw["p"], rtol=1e-5)
     outputs = onnx.load(tmp_path / "out.onnx").graph.output
     sizes = {o.name: [d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim] for o in outputs}
     assert sizes["p"] == (["n", "t", K] if axis == -1 else ["n", K, "h", "w"])
@@ -300,10 +289,10 @@ def test_a_module_gives_each_place_what_numpy_gives(axis: int, method: str) -> N
     module = calibrated(model, artifact, example=example)
     np.testing.assert_allclose(module(x).detach().numpy(), wanted, atol=2e-6)
     every = calibrated(model, artifact, example=example, returns="all")(x)
-    assert every.logits.shape == raw.shape
-    np.testing.assert_array_equal(every.predicted.numpy(), wanted.argmax(axis=axis))
+    assert every["logits"].shape == raw.shape
+    np.testing.assert_array_equal(every["predicted"].numpy(), wanted.argmax(axis=axis))
     decided = replace(artifact, sets=PredictionSets(np.array(0.8), 0.9), abstain=Abstain(0.5, 0.05))
-    found = calibrated(model, decided, example=example, decisions=True)(x)
+    found = calibrated(model, decided, example=example, returns="all")(x)
     np.testing.assert_array_equal(found["set"].numpy(), decided.sets(wanted, class_axis=axis))
     assert found["abstain"].shape == wanted.argmax(axis=axis).shape
     if axis == 1:
@@ -327,10 +316,3 @@ def test_a_file_gives_each_place_what_numpy_gives_at_other_sizes(kind: str, tmp_
     with torch.no_grad():
         wanted = artifact.probs(model(larger).numpy())
         np.testing.assert_allclose(loaded(larger).numpy(), wanted, atol=2e-6)
-
-
-def test_scores_say_where_their_classes_were() -> None:
-    z, labels = np.zeros((2, K, 3, 4)), np.zeros((2, 3, 4), int)
-    assert Scores.of(z, labels, outputs="logits").class_axis == 1
-    assert Scores.of(np.moveaxis(z, 1, -1), labels, outputs="logits").class_axis == -1
-    assert Scores.of(np.zeros((2, K)), [0, 1], outputs="logits").class_axis is None

@@ -19,9 +19,7 @@ from sklearn.naive_bayes import ComplementNB, GaussianNB, MultinomialNB
 
 from calib_serve import calibrate
 from calib_serve.artifact import LogitMap
-from calib_serve.core.errors import FuseError
 from calib_serve.fuse import fuse_onnx
-from calib_serve.fuse.onnx import _files as files
 from calib_serve.scores import softmax
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype("f4")
@@ -64,28 +62,3 @@ def test_a_scale_and_a_bias_of_each_class_are_those_of_the_row_alone(opset: int,
     fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
     (found,) = ReferenceEvaluator(onnx.load(tmp_path / "out.onnx")).run(None, {"x": X})
     assert np.abs(found - softmax(-X * SCALE + BIAS)).max() < 1e-6
-
-
-def test_a_file_of_logits_is_named_where_probabilities_were_fitted(tmp_path: Path) -> None:
-    onnx.save(graph("y = Neg(x)"), tmp_path / "raw.onnx")
-    fitted = artifact(LogitMap.temperature(2.0), classes=3, model={"outputs": "probabilities"})
-    with pytest.raises(
-        FuseError, match=r"'y' is taken for probabilities, and cannot be: they go from -[\d.]+"
-    ):
-        fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", against=(X, softmax(-X)))
-
-
-def test_a_repair_of_half_precision_may_round_by_half_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends = {"inputs": "float16[n, 3] x", "outputs": "float16[n, 3] y"}
-    body = "z = Neg(x) f = Constant <value = float {{{}}}> () c = Cast <to: int = 10> (f) "
-    body += "k = Mul(z, c) y = Softmax(k)"
-    onnx.save(graph(body.format(1.0), **ends), tmp_path / "raw.onnx")
-    monkeypatch.setattr(
-        files, "repaired", lambda _: (graph(body.format(1.01), **ends), ["brought up to date"])
-    )
-    fitted = artifact(LogitMap.temperature(2.0), classes=3)
-    feeds = {"x": X.astype(np.float16)}  # of which a hundredth moves probabilities by 2e-3
-    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True, inputs=feeds)
-    assert report.done[0] == "brought up to date"

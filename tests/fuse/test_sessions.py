@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from calib_serve.core.errors import ModelError
 from calib_serve.core.packages import check_onnxruntime
-from calib_serve.fuse.sessions import open_session, providers
+from calib_serve.models.sessions import open_session, providers
 
 
 def model() -> bytes:
@@ -26,16 +26,10 @@ def model() -> bytes:
 
 def test_devices_by_name():
     assert providers("cpu") == [("CPUExecutionProvider", {})]
-    assert [p for p, _ in providers("tensorrt:1", {"trt_fp16_enable": True})] == [
-        "TensorrtExecutionProvider",
-        "CUDAExecutionProvider",
-        "CPUExecutionProvider",
+    assert providers("cuda:1", {"use_tf32": 0}) == [
+        ("CUDAExecutionProvider", {"device_id": 1, "use_tf32": 0}),
+        ("CPUExecutionProvider", {}),
     ]
-    assert providers("tensorrt:1", {"trt_fp16_enable": True})[0][1] == {
-        "device_id": 1,
-        "trt_fp16_enable": True,
-    }
-    assert providers("tensorrt:1", {"trt_fp16_enable": True})[1][1] == {"device_id": 1}
 
 
 def test_what_is_no_model_is_refused(tmp_path):
@@ -47,7 +41,7 @@ def test_what_is_no_model_is_refused(tmp_path):
 
 
 @without_gpu
-@pytest.mark.parametrize("device", ["cuda", "cuda:3", "tensorrt"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
 def test_a_gpu_that_is_not_there_is_an_error_unless_allowed(device):
     with pytest.raises(ModelError, match=r"was asked for, but.*allow_fallback=True"):
         open_session(model(), device=device)

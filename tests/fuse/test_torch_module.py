@@ -26,10 +26,11 @@ from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.fuse import calibrated, fuse_torch
 from calib_serve.fuse._decision_parity import check_decisions
-from calib_serve.fuse.torch._tails import All
 from calib_serve.scores import softmax
 
 K = 4
+ALL = ["logits", "probabilities", "confidence", "predicted", "bin"]
+IMAGES = {"x": np.random.default_rng(0).normal(size=(5, 3, 8, 8))}
 
 
 class Net(nn.Module):
@@ -115,24 +116,12 @@ def test_a_head_takes_the_last_layers_place(source, layers, bias):
     np.testing.assert_allclose(scripted.script(whole)(x).numpy(), reference(model, step, x), atol=1e-6)
 
 
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("kind", ["temperature", "vector", "matrix", "bias"])
-def test_maps_fold_into_the_last_layer_when_asked(source, kind):
-    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
-    step = fitted(kind)
-    with scripted.told(source != "eager"):
-        whole = calibrated(SOURCES[source](model, x), step, fold=True)
-    np.testing.assert_allclose(whole(x).numpy(), reference(model, step, x), atol=1e-6)
-    assert not list(whole.tail.maps.children())
-
-
-@pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("layers", [0, 2])
-def test_the_model_itself_is_left_as_it_is(fold, layers):
+def test_the_model_itself_is_left_as_it_is(layers):
     model, x = Net().train(), torch.randn(2, 3, 8, 8)
     before = copy.deepcopy(model.state_dict())
     step = fitted("temperature", layers=layers)
-    whole = calibrated(model, step, fold=fold)
+    whole = calibrated(model, step)
     assert model.training
     assert model.fc.weight.shape == (K, 6)
     for name, tensor in model.state_dict().items():
@@ -145,8 +134,8 @@ def test_all_outputs_agree_with_each_other():
     model, x = Net().eval(), torch.randn(50, 3, 8, 8)
     for way in ("as it is", "scripted"):
         out = WAYS[way](calibrated(model, fitted("temperature"), returns="all"), x)(x)
-        assert out._fields == All._fields
-        logits, probs, confidence, predicted, index = (t.numpy() for t in out)
+        assert [*out] == ALL
+        logits, probs, confidence, predicted, index = (t.numpy() for t in out.values())
         np.testing.assert_allclose(probs, softmax(logits), atol=1e-6)
         np.testing.assert_array_equal(confidence, probs.max(axis=1))
         np.testing.assert_array_equal(predicted, probs.argmax(axis=1))
@@ -171,26 +160,9 @@ def test_results_are_as_exact_as_the_model_or_as_float32_where_that_holds_no_pro
     expected = step.of_logits(copy.deepcopy(model).to(dtype)(x.to(dtype)).double().numpy())
     got = calibrated(copy.deepcopy(model).to(dtype), step, returns="all")(x.to(dtype))
     double = dtype == torch.float64
-    assert {t.dtype for t in got[:3]} == {torch.float64 if double else torch.float32}
+    assert {t.dtype for t in list(got.values())[:3]} == {torch.float64 if double else torch.float32}
     atol = 1e-12 if double else 1e-5
-    np.testing.assert_allclose(got.probabilities.double().numpy(), expected, atol=atol)
-
-
-def test_nothing_to_do_is_the_model_to_the_last_bit():
-    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
-    step = artifact(InputShift(np.zeros((3, 8, 8))), LogitMap.temperature(1.0), classes=K)
-    for fold in (False, True):
-        assert torch.equal(calibrated(model, step, returns="logits", fold=fold)(x), model(x))
-
-
-def test_its_state_is_tensors_and_comes_back(tmp_path):
-    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
-    whole = calibrated(model, fitted("classwise", shift=True, layers=2))
-    assert all(isinstance(t, torch.Tensor) for t in whole.state_dict().values())
-    torch.save(whole.state_dict(), tmp_path / "state.pt")
-    again = calibrated(Net().eval(), fitted("classwise", shift=True, layers=2))
-    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert torch.equal(again(x), whole(x))
+    np.testing.assert_allclose(got["probabilities"].double().numpy(), expected, atol=atol)
 
 
 @pytest.mark.parametrize("kind", sized(["classwise"], ["matrix", "classwise", "top", "mixture"]))
@@ -276,8 +248,7 @@ def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, layers, tmp_
     assert report.kind == {"pt": "torchscript", "pt2": "exported"}[kind]
     assert report.max_abs_diff <= report.tolerance
     expected, got = calibrated(model, step, returns=output)(x[:3]), load(out)(x[:3])
-    for one, other in zip(*((v if output == "all" else [v]) for v in (got, expected)), strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(got, expected)
     with scripted.told(kind == "pt"), pytest.raises(FuseError, match="calibrated already"):
         fuse_torch(out, step, tmp_path / f"twice.{kind}", unproven=True)
 
@@ -291,9 +262,9 @@ def test_files_that_are_no_models_and_artifacts_of_others_are_refused(tmp_path):
     scripted.script(Net().eval()).save(str(tmp_path / "model.pt"))
     other = artifact(LogitMap.temperature(2.0), classes=K, model={"sha256": "0" * 64})
     with scripted.told(), pytest.raises(FuseError, match="fitted for 000000000000"):
-        fuse_torch(tmp_path / "model.pt", other, tmp_path / "out.pt", input_shape=(3, 8, 8))
+        fuse_torch(tmp_path / "model.pt", other, tmp_path / "out.pt", inputs=IMAGES)
     with scripted.told():
-        fuse_torch(tmp_path / "model.pt", other, tmp_path / "out.pt", input_shape=(3, 8, 8), unproven=True)
+        fuse_torch(tmp_path / "model.pt", other, tmp_path / "out.pt", inputs=IMAGES, unproven=True)
     cut = tmp_path / "cut.pt"
     cut.write_bytes((tmp_path / "model.pt").read_bytes()[:-40])
     with pytest.raises(ModelError):
@@ -302,13 +273,8 @@ def test_files_that_are_no_models_and_artifacts_of_others_are_refused(tmp_path):
 
 
 FIVE = 5
-RETURNS = "--decisions (decisions=) returns them, too"
+RETURNS = "--returns all (returns=) has them, too"
 EVEN = torch.tensor(np.random.default_rng(1).integers(0, 3, (400, FIVE)) * 2.0).float()  # full of ties
-KEYS = {
-    "probabilities": ["probabilities"],
-    "logits": ["logits"],
-    "all": ["logits", "probabilities", "confidence", "predicted", "bin"],
-}
 
 
 def deciding_of(score: str = "lac", kind: str = "temperature", classes: int = FIVE, **facts) -> Artifact:
@@ -318,7 +284,7 @@ def deciding_of(score: str = "lac", kind: str = "temperature", classes: int = FI
 
 @pytest.mark.parametrize("score", SCORES)
 def test_a_module_decides_as_the_artifact_does_also_where_classes_tie(score):
-    made = calibrated(nn.Identity(), deciding_of(score), decisions=True, example=EVEN[:8])(EVEN)
+    made = calibrated(nn.Identity(), deciding_of(score), returns="all", example=EVEN[:8])(EVEN)
     probs = made["probabilities"].numpy()
     assert made["set"].dtype == made["abstain"].dtype == torch.bool
     np.testing.assert_array_equal(made["set"], deciding_of(score).sets(probs))
@@ -326,16 +292,14 @@ def test_a_module_decides_as_the_artifact_does_also_where_classes_tie(score):
     assert 1 < made["set"].sum(dim=1).float().mean() < FIVE
 
 
-@pytest.mark.parametrize("returns", KEYS)
 @pytest.mark.parametrize("kind", ["matrix", "mixture", "top", "classwise"])
-def test_what_was_returned_is_in_the_mapping_unchanged_and_scripts(kind, returns):
+def test_the_mapping_scripts_and_holds_the_probabilities_that_are_returned_alone(kind):
     one, x = deciding_of("raps", kind), 2 * torch.randn(20, FIVE, generator=torch.Generator().manual_seed(0))
-    made = calibrated(nn.Identity(), one, decisions=True, returns=returns, example=x)
+    made = calibrated(nn.Identity(), one, returns="all", example=x)
     found = scripted.script(made)(x)
-    assert [*found] == [*KEYS[returns], "set", "abstain"]
-    plain = calibrated(nn.Identity(), one, returns=returns, example=x)(x)
-    for name, value in zip(KEYS[returns], plain if returns == "all" else [plain], strict=True):
-        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+    assert [*found] == [*ALL, "set", "abstain"]
+    plain = calibrated(nn.Identity(), one, example=x)(x)
+    torch.testing.assert_close(found["probabilities"], plain, rtol=0, atol=0)
     decisions = {name: found[name].numpy() for name in ("set", "abstain")}
     everyone = np.ones(20, bool)
     check_decisions(one, one.of_logits(x.numpy()), decisions, tolerance=1e-5, rows=everyone, report="")
@@ -347,7 +311,7 @@ def test_half_and_double_models_decide_before_the_result_is_rounded(dtype):
     one = deciding_of("aps")
     exact = one.of_logits(x.double().numpy())
     near = replace(one, abstain=Abstain(float(exact.max(axis=1)[0]) * (1 - 1e-4), risk=0.1))
-    made = calibrated(nn.Identity(), near, decisions=True, example=x)(x)
+    made = calibrated(nn.Identity(), near, returns="all", example=x)(x)
     assert made["probabilities"].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert made["abstain"].tolist() == near.abstain(exact).tolist()
     np.testing.assert_array_equal(made["set"], one.sets(exact))
@@ -358,9 +322,10 @@ def test_a_file_returns_them_where_it_is_asked_to_and_the_command_says_where_not
     model, x, out = nn.Sequential(nn.Linear(6, FIVE)).eval(), torch.randn(7, 6), tmp_path / f"out.{kind}"
     path, load = saved(tmp_path, kind, model, x)
     deciding_of("aps").save(tmp_path / "fitted")
+    np.savez(tmp_path / "x.npz", input=x)
     call = ["fuse", "torch", str(path), str(tmp_path / "fitted"), "-o", str(out), "--json"]
-    for told, decisions in ([], []), (["--decisions"], ["set", "abstain"]):
-        typed = [*call, "--input-shape", "6", "--unproven", *told]
+    for told, decisions in ([], []), (["--returns", "all"], ["set", "abstain"]):
+        typed = [*call, "--inputs", str(tmp_path / "x.npz"), "--unproven", *told]
         with scripted.told(kind == "pt"):
             shown = json.loads(invoke(typed).stdout)
         assert shown["decisions"] == decisions

@@ -22,6 +22,7 @@ from calib_serve.fuse import calibrated, fuse_torch
 from calib_serve.scores import to_logits, to_probs
 
 D, K = 6, 4
+X = {"x": np.random.default_rng(0).normal(size=(5, D))}
 MULTILABEL = {"outputs": "label_logits"}
 
 
@@ -108,14 +109,6 @@ def test_a_softmax_is_seen_by_its_numbers():
         calibrated(model, scaled(K, "logits"), example=inputs)
     with pytest.raises(FuseError, match=r"artifact\.model\.outputs"):
         calibrated(model, scaled(K, None), example=inputs)
-
-
-def test_one_number_within_0_and_1_is_a_probability_by_its_sigmoid_or_asked_about():
-    model = Ends(1, "sigmoid").eval()
-    inputs = x()
-    p = model(inputs).numpy()
-    got = calibrated(model, HALVED, example=inputs)(inputs)
-    np.testing.assert_allclose(got, HALVED.of_logits(np.log(np.hstack([1 - p, p]))), atol=1e-6)
 
 
 class Drops(Ends):
@@ -247,24 +240,13 @@ def test_every_kind_of_scores_gets_its_calibration(outputs, kind, shape):
 def test_all_of_labels_is_of_each_label(table):
     step, inputs = _fitted("label_logits", "classwise" if table else "vector"), x()
     model = Ends(K).eval()
-    for whole in (calibrated(model, step, returns="all", example=inputs),):
-        for out in (whole(inputs), scripted.script(whole)(inputs)):
-            _, probs, confidence, predicted, index = (t.numpy() for t in out)
-            np.testing.assert_allclose(probs, step.of_logits(model(inputs).numpy()), atol=1e-6)
-            np.testing.assert_array_equal(predicted, (probs > 0.5).astype(int))
-            np.testing.assert_allclose(confidence, np.maximum(probs, 1 - probs))
-            np.testing.assert_array_equal(index, bin_index(confidence.ravel()).reshape(confidence.shape))
-
-
-def test_one_label_alone_is_a_label():
-    step = artifact(LogitMap.temperature(2.0), classes=1, model=MULTILABEL)
-    model, inputs = Ends(1).eval(), x()
-    got = calibrated(model, step, example=inputs)(inputs)
-    np.testing.assert_allclose(got, torch.sigmoid(model(inputs) / 2), atol=1e-6)
-    model = Ends(1, "sigmoid").eval()
-    odds = torch.logit(model(inputs))
-    got = calibrated(model, step, example=inputs)(inputs)
-    np.testing.assert_allclose(got, torch.sigmoid(odds / 2), atol=1e-6)
+    whole = calibrated(model, step, returns="all", example=inputs)
+    for out in (whole(inputs), scripted.script(whole)(inputs)):
+        _, probs, confidence, predicted, index = (t.numpy() for t in out.values())
+        np.testing.assert_allclose(probs, step.of_logits(model(inputs).numpy()), atol=1e-6)
+        np.testing.assert_array_equal(predicted, (probs > 0.5).astype(int))
+        np.testing.assert_allclose(confidence, np.maximum(probs, 1 - probs))
+        np.testing.assert_array_equal(index, bin_index(confidence.ravel()).reshape(confidence.shape))
 
 
 # fitted on, model ends in, columns
@@ -407,17 +389,17 @@ def script(tmp_path):
 
 def test_without_inputs_nothing_is_written(script, tmp_path):
     step = artifact(LogitMap.temperature(2.0), classes=K)
-    with scripted.told(), pytest.raises(FuseError, match=r"--inputs FILE.npz \(inputs=\).*--input-shape"):
+    with scripted.told(), pytest.raises(FuseError, match=r"--inputs FILE.npz \(inputs=\)"):
         fuse_torch(script, step, tmp_path / "out.pt", unproven=True)
-    with scripted.told(), pytest.raises(ModelError, match=r"refuses the inputs .*--input-shape"):
-        fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D + 1,), unproven=True)
+    with scripted.told(), pytest.raises(ModelError, match=r"refuses the inputs .*--inputs"):
+        fuse_torch(script, step, tmp_path / "out.pt", inputs={"x": np.ones((5, D + 1))}, unproven=True)
     assert not (tmp_path / "out.pt").exists()
     with scripted.told():
-        report = fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), samples=5, unproven=True)
+        report = fuse_torch(script, step, tmp_path / "out.pt", inputs=X, unproven=True)
     assert report.samples == 5
     assert report.max_abs_diff <= report.tolerance == pytest.approx(1e-5, rel=10)
     with scripted.told(), pytest.raises(CalibServeError, match=r"4 classes.*10"):
-        fuse_torch(script, artifact(classes=10), tmp_path / "no.pt", input_shape=(D,), unproven=True)
+        fuse_torch(script, artifact(classes=10), tmp_path / "no.pt", inputs=X, unproven=True)
 
 
 def exported(model: nn.Module, args: tuple, path, named=None, **options) -> None:
@@ -460,7 +442,7 @@ def test_files_that_were_packed_beside_the_model_stay_in_the_archive(kind, tmp_p
         scripted.save(scripted.script(model), str(tmp_path / "model.pt"), _extra_files=packed)
     else:
         torch.export.save(torch.export.export(model, (x(3),)), tmp_path / "model.pt2", extra_files=packed)
-    shape = {"input_shape": (D,)} if kind == "pt" else {}
+    shape = {"inputs": {"input": X["x"]}} if kind == "pt" else {}
     with scripted.told(kind == "pt"):
         fuse_torch(tmp_path / f"model.{kind}", step, tmp_path / f"out.{kind}", unproven=True, **shape)
     found = dict.fromkeys(packed, "")

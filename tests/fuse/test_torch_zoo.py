@@ -69,12 +69,10 @@ def test_a_librarys_model_is_calibrated(name, tmp_path):
     np.testing.assert_allclose(out(**inputs), expected, atol=1e-5)
 
 
-def test_a_head_and_a_fold_go_into_a_hugging_face_model():
+def test_a_head_goes_into_a_hugging_face_model():
     model, inputs = bert(), words()
     step = artifact(head(16, K, 2, np.random.default_rng(0)), LogitMap.temperature(2.0), classes=K)
     assert calibrated(model, step, example=inputs)(**inputs).shape == (3, K)
-    folded = calibrated(model, TEMPERATURE, fold=True, example=inputs)
-    np.testing.assert_allclose(folded(**inputs), TEMPERATURE.of_logits(raw(model, inputs)), atol=1e-5)
 
 
 def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path):
@@ -83,10 +81,16 @@ def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path)
     got = calibrated(small, TEMPERATURE, example=x)(x)
     np.testing.assert_allclose(got, TEMPERATURE.of_logits(small(x).numpy()), atol=1e-6)
     with pytest.raises(FuseError, match="no linear layer"):
-        calibrated(small, TEMPERATURE, fold=True, example=x)
+        calibrated(small, artifact(head(8, K, 1, np.random.default_rng(0)), classes=K), example=x)
     scripted.script(small).save(str(tmp_path / "model.pt"))
     with scripted.told():
-        fuse_torch(tmp_path / "model.pt", TEMPERATURE, tmp_path / "out.pt", input_shape=(5,), unproven=True)
+        fuse_torch(
+            tmp_path / "model.pt",
+            TEMPERATURE,
+            tmp_path / "out.pt",
+            inputs={"input": x.numpy()},
+            unproven=True,
+        )
     np.testing.assert_allclose(scripted.load(tmp_path / "out.pt")(x), got, atol=1e-6)
 
 

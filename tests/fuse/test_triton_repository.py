@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -18,16 +17,15 @@ from command_line import invoke
 from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
-from fuse_texts import graph
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 
 from calib_serve import Bins, Keyring
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fuse import fuse_triton
-from calib_serve.fuse.triton._config import VERSION, tensorrt
+from calib_serve.fuse.triton._config import VERSION
 from calib_serve.fuse.triton.step import Monitor
 
 K = 3
@@ -106,84 +104,6 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
     assert (repository / "pets_onnx" / "labels.txt").read_text() == "cat\ndog or wolf\nü\n"
 
 
-def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
-    path = model_file(tmp_path, kind=TensorProto.FLOAT16)
-    engine = {"tensorrt": "FP16", "trt_cache": "/cache"}
-    settings = TritonOptions(**engine, max_batch=8, receipts=False, versions=2)
-    fuse_triton(path, STEP, tmp_path / "repo", settings, name="m", unproven=True)
-    assert [p.name for p in (tmp_path / "repo").iterdir()] == ["m"]
-    graph = config(tmp_path / "repo" / "m")
-    (accelerator,) = graph.optimization.execution_accelerators.gpu_execution_accelerator
-    assert accelerator.name == "tensorrt"
-    assert dict(accelerator.parameters) == {
-        "precision_mode": "FP16",
-        "max_workspace_size_bytes": str(1 << 30),
-        "trt_engine_cache_enable": "1",
-        "trt_engine_cache_path": "/cache",
-        "trt_timing_cache_enable": "1",
-        "trt_timing_cache_path": "/cache",
-        "trt_profile_min_shapes": "image:1x3x2x2",
-        "trt_profile_opt_shapes": "image:8x3x2x2",
-        "trt_profile_max_shapes": "image:8x3x2x2",
-    }
-    assert tensors(graph.input)["image"] == ("TYPE_FP16", [3, 2, 2])
-    assert graph.version_policy.latest.num_versions == 2
-    fuse_triton(path, STEP, tmp_path / "cpu", TritonOptions(device="cpu"), name="m", unproven=True)
-    group = config(tmp_path / "cpu" / "m_onnx").instance_group[0]
-    assert group.kind == SCHEMA.ModelInstanceGroup.KIND_CPU
-
-
-def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_path):
-    engine = {"tensorrt": "FP16", "trt_cache": "/cache"}
-    settings = TritonOptions(**engine, backend="python", versions=3)
-    fuse_triton(model_file(tmp_path), STEP, tmp_path / "repo", settings, name="m", unproven=True)
-    served = config(tmp_path / "repo" / "m")
-    assert (served.backend, served.max_batch_size) == ("python", 32)
-    assert not served.model_warmup  # it would be counted
-    assert tensors(served.output)["receipt"] == ("TYPE_STRING", [1])
-    options = json.loads(served.parameters["tensorrt"].string_value)
-    assert options == {
-        "trt_fp16_enable": "1",
-        "trt_max_workspace_size": str(1 << 30),
-        **tensorrt(settings, {"image": (3, 2, 2)}, 32),
-    }
-    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == "/cache"
-    assert served.version_policy.latest.num_versions == 3
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda: TritonOptions(tensorrt="FP32", device="cpu"), "tensorrt needs a GPU"),
-        (lambda: TritonOptions(versions=2), "backend python"),
-        (lambda: TritonOptions(versions=0), "versions must be 1 or more"),
-        (lambda: TritonOptions(backend="ort"), "backend must be one of"),
-        (lambda: TritonOptions(tensorrt="INT8"), "FP32 or FP16"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(wrong, said):
-    with pytest.raises(InputError, match=said):
-        wrong()
-
-
-def test_free_shapes_are_neither_warmed_up_nor_profiled(tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    z = b.node("Gemm", b.node("Flatten", b.node("GlobalAveragePool", "x")), b.normal(3, K), output="z")
-    model = b.model(
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])],
-        [helper.make_tensor_value_info(z, TensorProto.FLOAT, ["n", K])],
-    )
-    onnx.save(model, tmp_path / "raw.onnx")
-    step = artifact(LogitMap.temperature(2.0), classes=K)
-    settings = TritonOptions(tensorrt="FP32")
-    fuse_triton(tmp_path / "raw.onnx", step, tmp_path / "repo", settings, name="m", unproven=True)
-    graph = config(tmp_path / "repo" / "m_onnx")
-    assert tensors(graph.input) == {"x": ("TYPE_FP32", [3, -1, -1])}
-    assert not graph.model_warmup
-    (accelerator,) = graph.optimization.execution_accelerators.gpu_execution_accelerator
-    assert set(accelerator.parameters) == {"precision_mode", "max_workspace_size_bytes"}
-
-
 def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
     report = fuse_triton(model_file(tmp_path, batch=2), STEP, tmp_path / "repo", name="m", unproven=True)
     assert any(
@@ -197,32 +117,6 @@ def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
     assert not graph.HasField("dynamic_batching")
     assert tensors(graph.input)["image"][1] == [2, 3, 2, 2]
     assert tensors(graph.output)["confidence"][1] == [2]
-
-
-def test_a_batch_that_a_client_makes_itself_is_not_warned_of(tmp_path):
-    own = TritonOptions(max_batch=0)
-    report = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "own", own, name="m", unproven=True)
-    assert not any("batch" in what for what in report.done), "the client sends what it likes"
-
-
-def test_strict_refuses_a_repository_with_an_output_left_raw(tmp_path: Path) -> None:
-    model = graph(
-        "z = Neg(x) y = Softmax(z) e = Exp(x) z2 = Abs(z)", "float[n, 3] x", "float[n, 3] y, float[n, 3] z"
-    )
-    onnx.save(model, tmp_path / "raw.onnx")
-    fitted = artifact(LogitMap.temperature(2.0), classes=3)
-    with pytest.raises(FuseError, match="'z' would be left raw"):
-        fuse_triton(
-            tmp_path / "raw.onnx",
-            fitted,
-            tmp_path / "r",
-            name="m",
-            output_name="y",
-            strict=True,
-            unproven=True,
-        )
-    assert not list((tmp_path / "r").rglob("*.onnx"))
-    fuse_triton(tmp_path / "raw.onnx", fitted, tmp_path / "r", name="m", output_name="y", unproven=True)
 
 
 def tree(folder: Path) -> dict[str, tuple]:

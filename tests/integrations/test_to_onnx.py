@@ -24,7 +24,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from calib_serve.core.errors import FuseError, ShapeError
-from calib_serve.fuse.sessions import open_session
+from calib_serve.fuse import open_session
 from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 
 DATA = {"two classes": load_breast_cancer, "three classes": load_iris}

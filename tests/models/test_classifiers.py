@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calib_serve.artifact import InputShift
-from calib_serve.core.errors import InputError, ModelError, ShapeError
+from calib_serve.core.errors import CalibServeError, InputError, ModelError, ShapeError
 from calib_serve.models import from_module, load_model
 
 SHAPE = (1, 6, 6)
@@ -154,20 +154,6 @@ def test_no_last_linear_layer_is_said_when_it_is_needed_and_not_before() -> None
     with pytest.raises(ModelError, match="'nothing' is not a linear layer"):
         from_module(network(), input_shape=SHAPE, last_linear="nothing")
     assert from_module(network(), input_shape=SHAPE, last_linear="5").facts().last_linear == "5"
-
-
-def test_mixed_precision_is_near_where_it_is_allowed_and_refused_where_it_is_not() -> None:
-    plain = from_module(network(), input_shape=SHAPE, device="cpu")
-    mixed = from_module(network(), input_shape=SHAPE, device="cpu", mixed_precision=True)
-    probs = [torch.from_numpy(m.logits(X)).softmax(1).numpy() for m in (plain, mixed)]
-    assert not np.array_equal(*probs)
-    np.testing.assert_allclose(*probs, atol=5e-3)
-    assert mixed.logits(X).dtype == np.float32
-    far = network()
-    with torch.no_grad():
-        far[5].bias += 300  # the same probabilities, from differences that bfloat16 rounds away
-    with pytest.raises(ModelError, match="leave mixed_precision off"):
-        from_module(far, input_shape=SHAPE, device="cpu", mixed_precision=True)
 
 
 def test_inputs_that_cannot_be_right_are_refused(tmp_path) -> None:
@@ -312,7 +298,7 @@ def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monke
     for device in ("cuda", "cuda:1"):
         with pytest.raises(ModelError, match=f"{device} was asked for"):
             load_model(path, input_shape=SHAPE, device=device)
-    with pytest.raises(ModelError, match="must be cpu, cuda or cuda:1"):
+    with pytest.raises(CalibServeError, match="must be 'cpu', 'cuda' or 'cuda:N'"):
         load_model(path, input_shape=SHAPE, device="gpu")
     asked = []
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])

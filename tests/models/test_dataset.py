@@ -106,16 +106,12 @@ def test_data_is_held_against_the_model_before_anything_runs() -> None:
         ((28, 28, 3), (3, 28, 28)),
         ((32, 28, 3), (3, None, None)),
         ((3, 28, 32), (28, 32, 3)),
-        ((28, 28), (3, 28, 28)),
-        ((1, 28, 28), (3, 28, 28)),
-        ((784,), (1, 28, 28)),
-        ((1, 28, 28), (784,)),
     ],
 )
 def test_inputs_that_are_turned_as_told_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> None:
     with pytest.raises(ShapeError) as refused:
         check_input_shape(given, wanted)
-    (how,) = re.findall(r"(?:np\.repeat\(inputs|inputs[.\[]).*", str(refused.value))
+    (how,) = re.findall(r"inputs[.\[].*", str(refused.value))
     turned = eval(how, {"np": np, "inputs": np.zeros((2, *given))})
     assert turned.ndim == 1 + len(wanted)
     check_input_shape(turned.shape[1:], wanted)

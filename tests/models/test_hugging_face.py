@@ -179,35 +179,16 @@ def test_another_models_tokenizer_is_refused(copied) -> None:
         load_model(copied, input_shape=(2, 5))
 
 
-# --- cross-encoders --------------------------------------------------------------------------------
-
-SIGMOID = "torch.nn.modules.activation.Sigmoid"
-IDENTITY = "torch.nn.modules.linear.Identity"
-ONE_SCORE = [
-    ({"sentence_transformers": {"activation_fn": SIGMOID}}, None),
-    ({"sbert_ce_default_activation_function": SIGMOID}, None),
-    ({"sentence_transformers": {"activation_fn": IDENTITY}}, "logit"),
-    ({}, "logit"),
-]
-
-
-@pytest.mark.parametrize(("changes", "said"), ONE_SCORE)
-def test_a_cross_encoder_of_one_score_is_a_binary_model(changes, said, tmp_path) -> None:
+def test_a_model_of_one_score_is_binary_where_that_is_said_and_else_a_regression(tmp_path) -> None:
     classifier(tmp_path / "model", names=("LABEL_0",))
-    folder = configured(tmp_path / "model", **changes)
+    folder = configured(tmp_path / "model")
     data = table(tmp_path / "texts.jsonl", texts := sentences(8), [str(i % 2) for i in range(8)])
-    (given,) = model_data(folder, data, [None], outputs=said)
-    model = load_model(folder, input_shape=given.inputs.shape[1:], device="cpu", outputs=said)
+    (given,) = model_data(folder, data, [None], outputs="logit")
+    model = load_model(folder, input_shape=given.inputs.shape[1:], device="cpu", outputs="logit")
     assert (model.outputs, model.classes, given.labels.tolist()) == ("logit", 2, [0, 1] * 4)
     own = logits(folder, texts)
     np.testing.assert_allclose(model.logits(given.inputs), np.hstack([0 * own, own]), atol=1e-4)
-
-
-@pytest.mark.parametrize("changes", [{}, {"sentence_transformers": {"activation_fn": IDENTITY}}])
-def test_one_score_of_which_nobody_says_a_sigmoid_is_a_regression(changes, tmp_path) -> None:
-    classifier(tmp_path / "model", names=("LABEL_0",))
     with pytest.raises(ModelError, match=r"regression.*--outputs logit"):
-        load_model(configured(tmp_path / "model", **changes), input_shape=(2, 5))
-    regression = configured(tmp_path / "model", problem_type="regression")
+        load_model(folder, input_shape=(2, 5))
     with pytest.raises(ModelError, match="regression"):
-        load_model(regression, input_shape=(2, 5), outputs="logit")
+        load_model(configured(folder, problem_type="regression"), input_shape=(2, 5), outputs="logit")

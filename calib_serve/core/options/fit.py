@@ -58,8 +58,6 @@ class ModelFitOptions(Factory, CustomOps, Prior, Seeded, LastLayer):
     """cpu, cuda or cuda:1; by default a GPU if there is one."""
     batch_size: int = 256
     """Inputs at once."""
-    mixed_precision: bool = False
-    """Compute logits and features in bfloat16."""
     checkpoints: str | Path | None = None
     """A folder that keeps the model's logits and features for a fit that is started again."""
     cross_validate: bool = True

@@ -24,13 +24,9 @@ class SeededKeywords(TypedDict, total=False):
 class GraphKeywords(TypedDict, total=False):
     against: Any
     decisions: bool
-    features: str | None
-    input_name: str | None
     inputs: Any
     output_name: str | None
     outputs: Kind | None
-    samples: int
-    strict: bool
     unproven: bool
 
 
@@ -146,15 +142,11 @@ class ArchiveKeywords(TypedDict, total=False):
 
 class OnnxKeywords(GraphKeywords, total=False):
     custom_ops: str | Path | None
-    device: str
-    keep_raw: bool
     returns: Literal["same", "probabilities", "all"]
     runtime: Sequence[str]
 
 
 class ModuleKeywords(TypedDict, total=False):
-    decisions: bool
-    fold: bool
     last_linear: str | None
     output: str | None
     outputs: Kind | None
@@ -163,10 +155,7 @@ class ModuleKeywords(TypedDict, total=False):
 
 class TorchKeywords(ModuleKeywords, total=False):
     against: Any
-    device: str
-    input_shape: Sequence[int] | None
     inputs: Any
-    samples: int
     unproven: bool
 
 
@@ -175,10 +164,7 @@ class TritonKeywords(GraphKeywords, total=False):
     device: Literal["gpu", "cpu"]
     max_batch: int
     receipts: bool
-    tensorrt: Literal["FP32", "FP16"] | None
-    trt_cache: str | None
     version: int
-    versions: int
 
 
 class PackKeywords(PackedKeywords, total=False):
@@ -327,7 +313,6 @@ class ModelFitKeywords(SeededKeywords, FitMethodKeywords, total=False):
     input_shape: Any
     keep_rows: bool
     last_linear: str | None
-    mixed_precision: bool
     normalisation: tuple[ArrayLike, ArrayLike] | None
     output_name: str | None
     outputs: Any

@@ -32,15 +32,11 @@ _ORDERED = frozenset(
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """The status of an output: calibrated, following, left raw or independent, and the reason.
-
-    ``kept``: raw because somebody asked for it.
-    """
+    """The status of an output: calibrated, following, left raw or independent, and the reason."""
 
     name: str
     status: Status
     reason: str
-    kept: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,8 +243,7 @@ def judge_outputs(
 def _judge(value: ir.Value, walk: _Walk, raw: Tail, own: dict[str, str]) -> OutputStatus:
     name = str(value.name)
     if name in own:
-        kept = own[name].startswith("kept raw")
-        return OutputStatus(name, "left raw" if kept else "calibrated", own[name], kept)
+        return OutputStatus(name, "calibrated", own[name])
     if value in walk.raw:
         return OutputStatus(name, "left raw", _why(value, walk.raw[value], raw, walk))
     if value in walk.made:

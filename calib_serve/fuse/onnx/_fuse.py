@@ -28,7 +28,7 @@ from calib_serve.fuse.onnx._agreement import RawRun, possible_twins
 from calib_serve.fuse.onnx._files import data_files, pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._outputs import ALL, keep_raw_scores
+from calib_serve.fuse.onnx._outputs import ALL
 from calib_serve.fuse.onnx._parity import (
     REPORT,
     TOLERANCE,
@@ -140,26 +140,23 @@ def fuse_onnx(
     place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. Decisions go
     into outputs of their own, behind all others: "set", bool (n, K), whether each class is in the prediction
     set, "abstain", bool (n,), "act", bool (n,), whether the contract lets a prediction be acted on, by its
-    confidence as it is returned, and "decision", int64 (n,), the id of the action. Raw scores that are kept
-    are the output "raw_" and its name. Every other output that is made of the scores follows; the report says
-    of each what it is. ``output_name`` may also be a tensor inside, or another head's output of a graph that
-    holds an artifact already.
+    confidence as it is returned, and "decision", int64 (n,), the id of the action. Every other output that is
+    made of the scores follows; the report says of each what it is. ``output_name`` may also be a tensor
+    inside, or another head's output of a graph that holds an artifact already.
 
     Args:
         model_path: The model, .onnx.
         artifact: The calibration that was fitted on this model's scores.
         out_path: The file to write.
         options: An ``OnnxOptions``; keywords replace its fields.
-        **keywords: Fields of ``OnnxOptions``: ``against``, ``custom_ops``, ``decisions``, ``device``,
-            ``features``, ``input_name``, ``inputs``, ``keep_raw``, ``output_name``,
-            ``outputs``, ``returns``, ``runtime``, ``samples``, ``strict``, ``unproven``.
+        **keywords: Fields of ``OnnxOptions``: ``against``, ``custom_ops``, ``decisions``, ``inputs``,
+            ``output_name``, ``outputs``, ``returns``, ``runtime``, ``unproven``.
 
     Raises:
         ModelError: For an invalid model file, a device that is not there, or several outputs or none that may
             hold the scores.
         FuseError: Where a step cannot be put in, nothing proves that the model gives the scores that were
-            fitted (unless ``unproven``), parity does not hold, or, if ``strict``, an output of the scores is
-            left raw.
+            fitted (unless ``unproven``), or parity does not hold.
     """
     asked = changed(options or OnnxOptions(), keywords, fuse_onnx)
     check_outputs(asked.outputs)
@@ -191,20 +188,18 @@ def _fuse(
     else:
         given = read_inputs(asked.inputs)
     # Before the plan, which looks for the places of steps by shapes.
-    _learn_shapes(model, artifact, asked.features, given, asked.custom_ops)
+    _learn_shapes(model, artifact, given, asked.custom_ops)
     plan = make_plan(editor, acting, asked)
     scored = GraphReader(onnx.load(source, load_external_data=False))
     named = scored.class_names(plan.output, artifact.classes)
     check_class_order(artifact, named, source, proven=proof != UNPROVEN)
-    # Before the passes: they fold into the layers that it copies from.
-    kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
     others = possible_twins(editor.graph, plan)
     edits, tail = carry_out(editor, plan)
     # The shift tells one sample's shape where the graph leaves it free.
     shift = artifact.input_shift
     sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
-    makes: dict[str, Any] = {"samples": asked.samples, "shapes": sizes, "masks": plan.mask_inputs}
-    feeds = _with_sources(dict(given or generate(model.graph, by=plan.by, **makes)), plan)
+    made_up = generate(model.graph, by=plan.by, shapes=sizes, masks=plan.mask_inputs) if not given else {}
+    feeds = _with_sources({**given, **made_up}, plan)
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as made:
         probe = made.with_suffix(f"{made.suffix}.raw")
@@ -214,16 +209,12 @@ def _fuse(
             if isinstance(proof, Against):
                 batch = batch_of(model.graph, proof.inputs)
                 proof = proof.prove(raw_logits(probe, plan, plan.scores, proof, batch), source)
-            parity = measure(probe, made, plan, feeds, made_up=not given, device=asked.device)
-            parities, told = (
-                measure_in(asked.runtime, probe, made, plan, feeds, made_up=not given)
-                if asked.runtime
-                else ((), [])
-            )
+            parity = measure(probe, made, plan, feeds, made_up=not given)
+            parities, told = measure_in(asked.runtime, probe, made, plan, feeds, made_up=not given)
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
             statuses, followers, warnings = _judge(
-                editor, plan, tail, others=others, asked=asked, feeds=feeds, files=(probe, made, out)
+                editor, plan, tail, others=others, feeds=feeds, files=(probe, made, out)
             )
             changed_outputs = [*touched, *(s.name for s in statuses if s.status != "independent")]
             _mark(model, artifact, hashed, changed_outputs, proof, choice=acting.choice)
@@ -236,7 +227,7 @@ def _fuse(
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
-        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings, *told),
+        done=(*model.meta["repairs"], *edits, *left, *warnings, *told),
         runtimes=parities,
         proof=proof,
         statuses=statuses,
@@ -263,7 +254,6 @@ def _judge(
     tail: Tail,
     *,
     others: Mapping[str, ir.Value],
-    asked: OnnxOptions,
     feeds: Mapping[str, NDArray[Any]],
     files: tuple[Path, Path, Path],
 ) -> tuple[tuple[OutputStatus, ...], int, list[str]]:
@@ -279,11 +269,12 @@ def _judge(
         replace(plan.sources, twins=raw.twins(others)),
         plan.tail,
         tail,
-        own=_own(plan, keep_raw=asked.keep_raw),
+        own=_own(plan),
         shifted=plan.shifted,
     )
     statuses = tuple(map(raw.judge, found))
-    warnings = _warnings(statuses, strict=asked.strict)
+    raw_ones = [s for s in statuses if s.status == "left raw"]
+    warnings = [f"warning: the output {s.name!r} is left raw: {s.reason}" for s in raw_ones]
     names = [s.name for s in statuses if s.status == "follows" and s.name in raw.results]
     if not names:
         return statuses, 0, warnings
@@ -329,21 +320,11 @@ def _mark(
     model.metadata_props[_TOUCHED] = json.dumps(list(dict.fromkeys(touched)))
 
 
-def _own(plan: Plan, *, keep_raw: bool) -> dict[str, str]:
+def _own(plan: Plan) -> dict[str, str]:
     """Map the outputs that were chosen or added to their content."""
     shown = {"same": (plan.output,), "probabilities": ("probabilities",), "all": ALL}[plan.returns]
     own = dict.fromkeys(shown, "by the artifact")
-    own |= dict.fromkeys(decision_names(plan.artifact), "decided by the calibrated probabilities")
-    return own | ({f"raw_{plan.output}": "kept raw, as --keep-raw (keep_raw=) says"} if keep_raw else {})
-
-
-def _warnings(statuses: Sequence[OutputStatus], *, strict: bool) -> list[str]:
-    """Warn of each output that is left raw unasked, in a sentence; FuseError instead if ``strict``."""
-    raw = [s for s in statuses if s.status == "left raw" and not s.kept]
-    if strict and raw:
-        each = (f"the output {s.name!r} would be left raw: {s.reason}" for s in raw)
-        raise FuseError(f"--strict (strict=): {'; '.join(each)}")
-    return [f"warning: the output {s.name!r} is left raw: {s.reason}" for s in raw]
+    return own | dict.fromkeys(decision_names(plan.artifact), "decided by the calibrated probabilities")
 
 
 def _check_followers(
@@ -400,7 +381,6 @@ def _check_followers(
 def _learn_shapes(
     model: ir.Model,
     artifact: Artifact,
-    features: str | None,
     given: Mapping[str, NDArray[Any]],
     custom_ops: str | Path | None,
 ) -> None:
@@ -409,7 +389,7 @@ def _learn_shapes(
     A matrix gets the type and columns that it had, with rows free. Of other shapes one run does not tell
     which sizes are fixed.
     """
-    values = _unknown(model.graph, features)
+    values = _unknown(model.graph)
     if not values:
         return
     names = [str(v.name) for v in values]
@@ -422,7 +402,7 @@ def _learn_shapes(
     with tempfile.TemporaryDirectory() as folder, suppress(FuseError, ModelError, OSError):
         probe = Path(folder, "raw.onnx")
         _write_probe(model.meta["source"], probe, probe, names)
-        found = run_raw(probe, given or generate(model.graph, samples=2, shapes=sizes), names, custom_ops)
+        found = run_raw(probe, given or generate(model.graph, shapes=sizes), names, custom_ops)
         for value, result in zip(values, found, strict=True):
             matrix = isinstance(result, np.ndarray) and result.ndim == 2
             if matrix and np.issubdtype(result.dtype, np.number):
@@ -440,8 +420,8 @@ def _write_probe(source: Path, probe: Path, out: Path, wanted: Collection[str]) 
     write(model, probe, out=out, strict=False)
 
 
-def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
-    """List tensors near the outputs, and the named one, whose type or shape inference does not know."""
+def _unknown(graph: ir.Graph) -> list[ir.Value]:
+    """List tensors near the outputs whose type or shape inference does not know."""
     edge = dict.fromkeys(graph.outputs)
     near = dict(edge)
     # Far enough for a reshape, an activation, a bias and a product; a whole graph would be slow.
@@ -449,6 +429,5 @@ def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
         nodes = [node for v in edge if (node := v.producer()) is not None]
         edge = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None)
         near.update(edge)
-    named = [v for node in graph for v in node.outputs if v.name == features]
-    made = [(v, v.producer()) for v in dict.fromkeys((*near, *named))]
+    made = [(v, v.producer()) for v in near]
     return [v for v, node in made if node is not None and (v.dtype is None or v.shape is None)]

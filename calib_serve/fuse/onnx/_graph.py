@@ -145,14 +145,6 @@ class Editor:
         (value,) = self.nodes(op, inputs, attributes, 1)
         return value
 
-    def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """Add a node like ``node`` on other inputs; return its output, of the same type and shape."""
-        (old,) = node.outputs
-        new = self._named(node.op_type)
-        new.type, new.shape = old.type, old.shape
-        self.place(ir.node(node.op_type, list(inputs), node.attributes, domain=node.domain, outputs=[new]))
-        return new
-
     def nodes(
         self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any] | None, count: int
     ) -> list[ir.Value]:

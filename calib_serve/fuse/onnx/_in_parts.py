@@ -14,7 +14,7 @@ import onnx.shape_inference
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from calib_serve.fuse.sessions import open_session
+from calib_serve.models import open_session
 from calib_serve.scores import log_softmax, sigmoid, softmax
 
 _VIEWS = {"Identity", "Cast", "ZipMap", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Dropout"}

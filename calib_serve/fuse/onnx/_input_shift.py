@@ -6,30 +6,24 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import InputShift
-from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, dtype_of, users
 
 
-def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | None) -> ir.Value:
-    """Find the graph input a shift of ``shape`` belongs to: by name, or the only floating one that fits."""
+def shifted_input(editor: Editor, shape: tuple[int, ...]) -> ir.Value:
+    """Find the graph input a shift of ``shape`` belongs to: the only floating one that fits."""
     inputs = [v for v in editor.graph.inputs if not v.is_initializer()]
-    if name is not None and name not in [v.name for v in inputs]:
-        raise FuseError(
-            f"the graph has no input {name!r}; fuse_onnx(input_name=) is one of {[v.name for v in inputs]}"
-        )
-    named = [v for v in inputs if name in (None, v.name)]
-    tensors = [v for v in named if isinstance(v.type, ir.TensorType) and v.dtype in FLOATS]
-    fits = [v for v in tensors if shape is None or _fits(v.shape, shape)]
+    tensors = [v for v in inputs if isinstance(v.type, ir.TensorType) and v.dtype in FLOATS]
+    fits = [v for v in tensors if _fits(v.shape, shape)]
     if len(fits) == 1:
         return fits[0]
-    have = ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in named)
+    have = ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in inputs)
     if not fits:
         raise FuseError(
             f"no floating-point input takes a shift of shape {shape}; the graph has {have}; "
-            "the artifact is of another model, or another input takes it: fuse_onnx(input_name=)"
+            "the artifact is of another model"
         )
-    raise FuseError(f"several inputs take the shift: {have}; name one: fuse_onnx(input_name=)")
+    raise FuseError(f"several inputs may take the shift: {have}; leave such a shape to one of them")
 
 
 def _fits(actual: ir.Shape | None, shape: tuple[int, ...]) -> bool:
@@ -44,14 +38,10 @@ def shift_input(editor: Editor, value: ir.Value, step: InputShift) -> str:
     """Put the shift before the graph: clip(x + delta) in place of x; describe the edit."""
     if step.is_nothing:
         return "the shift is zero: nothing to do"
-    _insert(editor, value, step.delta[None].astype(np.float64), step)
-    return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")
-
-
-def _insert(editor: Editor, value: ir.Value, delta: Floats, step: InputShift) -> None:
     dtype, readers = dtype_of(value), users(value)
-    new = editor.node("Add", [value, editor.number(delta, dtype, "add")])
+    new = editor.node("Add", [value, editor.number(step.delta[None].astype(np.float64), dtype, "add")])
     if step.low is not None:
         ends = [editor.number(end, dtype, "clip") for end in (step.low, step.high)]
         new = editor.node("Clip", [new, *ends])
     editor.move(value, new, readers)
+    return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")

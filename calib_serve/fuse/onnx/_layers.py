@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, LogitMap, SourceMaps
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.onnx._follow import reaches
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, dtype_of, is_private
 from calib_serve.fuse.onnx._probabilities import at_least, cast, is_flat
 from calib_serve.fuse.onnx._tail import Tail
@@ -141,33 +140,18 @@ def _row(value: ir.Value | None, width: int) -> NDArray[np.float64] | None:
     return np.broadcast_to(flat, (width,)).copy() if flat.size in (1, width) else None
 
 
-def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> ir.Value:
-    """Find the tensor (n, d) the head reads: the named one, or the last linear layer's input."""
-    if name is None:
-        linear = find_linear(tail.logits)
-        if not isinstance(linear, Linear):
-            raise FuseError(
-                f"the last linear layer was not found: {linear}; name its input: fuse_onnx(features=)"
-            )
-        value = linear.features
-    else:
-        found = [v for n in editor.graph for v in n.outputs if v.name == name]
-        found += [v for v in editor.graph.inputs if v.name == name]
-        if not found:
-            raise FuseError(f"the graph has no tensor {name!r} to take as fuse_onnx(features=)")
-        value = found[0]
-        if value is not tail.logits and reaches(value, {str(tail.logits.name)}):
-            raise FuseError(
-                f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
-                "tensor before them: fuse_onnx(features=)"
-            )
+def find_features(tail: Tail, head: Head) -> ir.Value:
+    """Find the tensor (n, d) the head reads: the last linear layer's input."""
+    linear = find_linear(tail.logits)
+    if not isinstance(linear, Linear):
+        raise FuseError(f"the last linear layer was not found, whose place a new head takes: {linear}")
+    value = linear.features
     width, shape = head.weights[0].shape[1], value.shape
     fits = shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == width)
     if value.dtype not in FLOATS or not fits:
         raise FuseError(
             f"the head reads features (n, {width}), but {value.name!r} is {value.dtype} "
-            f"{value.shape}; the artifact is of another model, or another tensor holds them: "
-            "fuse_onnx(features=)"
+            f"{value.shape}; the artifact is of another model"
         )
     return value
 

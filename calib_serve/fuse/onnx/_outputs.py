@@ -8,7 +8,6 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import decision_names, inner_edges
 from calib_serve.fuse.onnx._decisions import show_decisions
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, work_type
@@ -31,31 +30,6 @@ from calib_serve.scores import LABELS, PROBABILITIES
 
 Returns = Literal["same", "probabilities", "all"]
 ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
-
-
-def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
-    """Add an output of the raw scores, "raw_" and the name of the calibrated one; describe the edit.
-
-    The passes then leave the logits as they are. Raises FuseError where the name is taken, or an input shift
-    leaves no raw scores in the graph.
-    """
-    if artifact.input_shift is not None and not artifact.input_shift.is_nothing:
-        raise FuseError(
-            "the input shift acts before the whole model, so there are no raw scores to keep with --keep-raw "
-            "(keep_raw=True); run the raw model beside the calibrated one"
-        )
-    name, value = f"raw_{tail.output.name}", tail.logits
-    types = editor.model.meta["types"]
-    if str(tail.output.name) in types:  # not of a tensor inside
-        types[name] = types[str(tail.output.name)]
-    old = tail.logits
-    for node in tail.path:
-        value = editor.copy(node, [value if v is old else v for v in node.inputs])
-        old = node.outputs[0]
-    if not tail.path:
-        value = editor.node("Identity", [value])
-    editor.add_output(value, name)
-    return f"the raw scores are output {name!r}"
 
 
 def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:

@@ -24,7 +24,7 @@ from calib_serve.fuse.onnx._plan import Plan
 from calib_serve.fuse.onnx._raw_scores import class_logits, logits_of, prepare
 from calib_serve.fuse.onnx._runtimes import Runner, one_line, open_in
 from calib_serve.fuse.proof import BATCH, CLOSE, Against, gaps_of
-from calib_serve.fuse.sessions import open_session, stopped_after
+from calib_serve.models import open_session, stopped_after
 from calib_serve.scores import ONE_COLUMN, GraphReader, log_softmax, refuse_varying, to_probs
 
 TOLERANCE = {
@@ -35,8 +35,9 @@ TOLERANCE = {
 }
 """Largest difference for logits of size 1, narrowest type first; rounding grows with their size."""
 
-ORT = "onnxruntime"
+ORT, CUDA = "onnxruntime", "cuda"
 
+SIZE = 8  # of a made-up input, where the graph leaves it free
 PATIENCE = 120.0
 """Seconds that a graph may take for its few inputs, before it is stopped."""
 
@@ -48,35 +49,30 @@ _LIBRARY = "name the library of its own operators: --custom-ops (custom_ops=)"
 def generate(
     graph: ir.Graph,
     *,
-    samples: int,
     shapes: Mapping[str, Sequence[int]] | None = None,
     masks: Collection[str] = (),
     by: str | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Make inputs that fit the graph: normal floats, integers 0 or 1, true; ``masks`` of 0 and 1 by chance.
 
-    ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. The batch is
-    ``samples`` where it is free, and other unknown sizes are 8. ``by``: an input that gets none.
+    ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. Unknown sizes are
+    ``SIZE``, that of the batch too. ``by``: an input that gets none.
     """
     # The same numbers each time, so that a refusal can be looked into.
     rng = np.random.default_rng(0)
     known = shapes or {}
     inputs = [v for v in graph.inputs if not v.is_initializer() and v.name != by]
     try:
-        made = {str(v.name): _numbers(v, samples, known.get(str(v.name)), rng) for v in inputs}
+        made = {str(v.name): _numbers(v, known.get(str(v.name)), rng) for v in inputs}
         chance = {
             name: rng.integers(0, 2, made[name].shape).astype(made[name].dtype) for name in sorted(masks)
         }
         return made | chance
     except MemoryError as error:
-        raise FuseError(
-            f"no {samples} inputs fit the memory: {error}; give some, --inputs (inputs=)"
-        ) from error
+        raise FuseError(f"no inputs fit the memory: {error}; give some, --inputs (inputs=)") from error
 
 
-def _numbers(
-    value: ir.Value, samples: int, shape: Sequence[int] | None, rng: np.random.Generator
-) -> NDArray[Any]:
+def _numbers(value: ir.Value, shape: Sequence[int] | None, rng: np.random.Generator) -> NDArray[Any]:
     dtype = value.dtype
     is_bool = dtype == ir.DataType.BOOL
     numeric = dtype is not None and (dtype.is_floating_point() or dtype.is_integer() or is_bool)
@@ -85,7 +81,7 @@ def _numbers(
             f"no numbers can be made for input {value.name!r}, {dtype} {value.shape}; "
             "give inputs to measure parity with: --inputs (inputs=)"
         )
-    free = [samples, *([8] * len(value.shape) if shape is None else shape)]
+    free = [SIZE, *([SIZE] * len(value.shape) if shape is None else shape)]
     # A size that the graph states is kept, whatever is known from elsewhere.
     dims = [d if isinstance(d, int) else f for d, f in zip(value.shape, free, strict=False)]
     if dtype.is_floating_point():
@@ -100,16 +96,15 @@ def measure(
     feeds: Mapping[str, NDArray[Any]],
     *,
     made_up: bool = False,
-    device: str = "cpu",
     runtime: str = ORT,
 ) -> Parity:
-    """Run both graphs on ``device`` and compare; raises FuseError where they differ by more than rounding.
+    """Run both graphs in ``runtime`` and compare; raises FuseError where they differ by more than rounding.
 
     ``probe`` is the raw graph with ``plan.source`` among its outputs; ``made_up``: nobody gave the inputs.
     """
     # Both as they are written, not optimised: a runtime that fuses them differently would hide a wrong edit.
-    run, engine = _runner(probe, device, plan.custom_ops, runtime)
-    run_fused, engine_fused = _runner(fused, device, plan.custom_ops, runtime)
+    run, engine = _runner(probe, plan.custom_ops, runtime)
+    run_fused, engine_fused = _runner(fused, plan.custom_ops, runtime)
     wanted = [plan.source, *(plan.masked or ())]
     found = run(prepare(feeds, plan), wanted)
     raw, *masked = (_rows(one, name) for one, name in zip(found, wanted, strict=True))
@@ -119,6 +114,7 @@ def measure(
     refuse_varying([raw, again], reader.varying(plan.source), reader.of_batch(plan.source))
     names = (plan.shown, *decision_names(plan.artifact))
     engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
+    device = CUDA if runtime == CUDA else "cpu"
     found_parities = []
     for sources in plan.artifact.rounds(len(raw)):
         expected = expect(plan.artifact, logits_of(raw, plan), TOLERANCE[plan.dtype], sources)
@@ -169,7 +165,7 @@ def _differences(runtime: str, fused: Path, plan: Plan, feeds: Mapping[str, NDAr
     """A warning of outputs that differ from onnxruntime's on the inputs, and one where an input is NaN."""
     names = [v.name for v in onnx.load(fused, load_external_data=False).graph.output]
     broken, told = {name: _broken(array) for name, array in feeds.items()}, []
-    runs = [_runner(fused, custom_ops=plan.custom_ops, runtime=one)[0] for one in (ORT, runtime)]
+    runs = [_runner(fused, plan.custom_ops, one)[0] for one in (ORT, runtime)]
     for where, given, rows in (("", feeds, slice(None)), (" where an input is NaN", broken, slice(1))):
         if where and all(given[name] is feeds[name] for name in feeds):
             continue
@@ -229,7 +225,7 @@ def run_raw(
     runtime: str = ORT,
 ) -> list[Any]:
     """Run a graph and return its outputs; FuseError where it does not run on the inputs."""
-    run, _ = _runner(path, custom_ops=custom_ops, runtime=runtime)
+    run, _ = _runner(path, custom_ops, runtime)
     return run(feeds, outputs)
 
 
@@ -253,7 +249,7 @@ def batch_of(graph: ir.Graph, names: Collection[str]) -> int:
 
 def raw_logits(path: Path, plan: Plan, name: str, against: Against, batch: int) -> AnyFloats:
     """The logits (n, K) of the raw graph, at ``name``, for the rows to compare it with."""
-    run, _ = _runner(path, custom_ops=plan.custom_ops)
+    run, _ = _runner(path, plan.custom_ops)
 
     def logits(rows: dict[str, NDArray[Any]]) -> AnyFloats:
         scores = _rows(run(prepare(rows, plan, shift=False), [name])[0], name)
@@ -373,30 +369,25 @@ def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
     head, classes = plan.artifact.head, plan.artifact.classes
     # Free sizes pass the plan, and are only seen when the graph runs.
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
-    flag = "--output-name (output_name=)" if head is None else "fuse_onnx(features=)"
     if raw.shape[1] not in wide:
         raise FuseError(
             f"the artifact needs {plan.source!r} as (n, {max(wide)}), but it gives {raw.shape}; fit one for "
-            f"this model, or name another tensor: {flag}"
+            "this model, or name another tensor: --output-name (output_name=)"
         )
     if np.isnan(raw).any():
         raise FuseError(f"{plan.source!r} is NaN on the inputs that parity is measured on; {_INPUTS}")
 
 
-def _runner(
-    path: Path, device: str = "cpu", custom_ops: str | Path | None = None, runtime: str = ORT
-) -> tuple[Runner, str]:
+def _runner(path: Path, custom_ops: str | Path | None = None, runtime: str = ORT) -> tuple[Runner, str]:
     """Open onnxruntime without its optimiser; on a CPU also onnx's reference, for types new to it."""
-    if runtime != ORT:
+    if runtime not in (ORT, CUDA):
         return open_in(runtime, path), runtime
     # TF32 rounds to 10 bits, which would hide a wrong edit.
-    options = {"use_tf32": 0} if device.startswith("cuda") else None
+    where: dict[str, Any] = {"device": "cuda", "options": {"use_tf32": 0}} if runtime == CUDA else {}
     try:
-        session = open_session(
-            path, device=device, threads=1, optimize=False, options=options, custom_ops=custom_ops
-        )
+        session = open_session(path, threads=1, optimize=False, custom_ops=custom_ops, **where)
     except ModelError as error:
-        if device != "cpu":
+        if runtime == CUDA:
             raise
         return _reference(path, error), "onnx.reference"
 

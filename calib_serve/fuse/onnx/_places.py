@@ -63,7 +63,7 @@ def fuse_places(
             "scores of tokens or pixels are not compared by rows of a file yet: fit on the model itself "
             "(calib-serve fit --model), or say --unproven (unproven=True)"
         )
-    feeds = read_inputs(asked.inputs) or generate(model.graph, samples=asked.samples)
+    feeds = read_inputs(asked.inputs) or generate(model.graph)
     with pending(out) as partial:
         flat, rows = (partial.with_name(f"{partial.name}.{what}") for what in ("flat", "rows"))
         try:

@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
-from calib_serve.core.options.base import check
 from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
@@ -88,9 +87,6 @@ class Plan:
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     """Plan a place for each step in this graph; FuseError where a step has none."""
     known = set(editor.graph.outputs)
-    heads, shifts = artifact.head is not None, artifact.input_shift is not None
-    check(heads or asked.features is None, "features", "is what a new head reads, and there is none")
-    check(shifts or asked.input_name is None, "input_name", "is the input that is shifted, and none is")
     tail = find_tail(editor, output=asked.output_name, outputs=asked.outputs, artifact=artifact)
     acting = adapt_artifact(
         artifact, tail.outputs, activated=tail.activation is not None, one_column=tail.one_column
@@ -123,7 +119,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
                 f"{source.name!r} holds probabilities that no Softmax makes, and a new head needs the layer "
                 "before them: export logits, or name their output: --output-name (output_name=)"
             )
-        source = find_features(editor, tail, artifact.head, asked.features)
+        source = find_features(tail, artifact.head)
         passes.append(partial(replace_head, head=artifact.head, features=source))
     passes += [
         partial(map_logits, step=one) if isinstance(one, LogitMap) else partial(map_by_source, step=one)
@@ -131,7 +127,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     ]
     shift, shifted = artifact.input_shift, None
     if shift is not None:
-        shifted = shifted_input(editor, shift.delta.shape, asked.input_name)
+        shifted = shifted_input(editor, shift.delta.shape)
     types = {v.dtype: node for node in editor.graph for v in node.outputs}
     # The floating type that rounds most, anywhere in the graph, limits the parity.
     dtype = next((d for d in FLOATS if d in types), ir.DataType.FLOAT)

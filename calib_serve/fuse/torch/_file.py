@@ -6,7 +6,6 @@ import inspect
 import re
 import warnings
 import zipfile
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256, write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import TorchOptions
@@ -30,7 +29,6 @@ from calib_serve.models import (
     is_torchscript,
     load_exported,
     load_torchscript,
-    module_on,
     save_torchscript,
     warn_of_torchscript,
 )
@@ -100,10 +98,9 @@ def fuse_torch(
 ) -> TorchReport:
     """Write a TorchScript or .pt2 model with the artifact inside, atomically.
 
-    What was written is read again, run on ``device``, and compared with the model calibrated in numpy: on
-    ``inputs`` by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples`` made-up
-    inputs of ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript runs its
-    code: load trusted files only.
+    What was written is read again, run, and compared with the model calibrated in numpy: on
+    ``inputs`` by name (or an npz of them), else on a .pt2's own example inputs, else on made-up ones of the
+    shape that the artifact was fitted on. Loading TorchScript runs its code: load trusted files only.
 
     Args:
         model_path: The model, TorchScript or .pt2 of torch.export.
@@ -111,8 +108,7 @@ def fuse_torch(
         out_path: The file to write, of the same kind.
         options: A ``TorchOptions``; keywords replace its fields.
         **keywords: Fields of ``TorchOptions``, which are those of ``calibrated`` and more: ``against``,
-            ``decisions``, ``device``, ``fold``, ``input_shape``, ``inputs``, ``last_linear``, ``output``,
-            ``outputs``, ``returns``, ``samples``, ``unproven``.
+            ``inputs``, ``last_linear``, ``output``, ``outputs``, ``returns``, ``unproven``.
 
     Raises:
         ModelError: For a file that is neither TorchScript nor .pt2.
@@ -121,13 +117,11 @@ def fuse_torch(
     """
     asked = changed(options or TorchOptions(), keywords, fuse_torch)
     source, out = Path(model_path), Path(out_path)
-    kind, where = _kind(source), _device(asked.device)
+    kind = _kind(source)
     if kind == "torchscript":
         warn_of_torchscript(source)
     hashed = sha256(source)
     proof = required_proof(artifact, lambda: hashed, source, asked, asked.inputs)
-    if kind == "exported" and artifact.source_maps is not None:
-        raise FuseError("maps by source go into TorchScript, ONNX, or an eager model that is exported then")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own internals
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -136,7 +130,7 @@ def fuse_torch(
             raise FuseError(f"{source} is calibrated already ({loaded.mark[:12]}); fuse into the original")
         if isinstance(proof, Against):
             proof = proof.taking(parameters(loaded.module))
-            asked = replace(asked, inputs=proof.rows(slice(BATCH)), input_shape=None)
+            asked = replace(asked, inputs=proof.rows(slice(BATCH)))
         example = _example(loaded, artifact, source, asked)
         fusion = fused(loaded.module, artifact, asked, example)
         if isinstance(proof, Against):
@@ -145,8 +139,8 @@ def fuse_torch(
             with write_atomically(out) as partial:
                 _write(fusion.whole, loaded, example, partial, {_MARK: artifact.fingerprint, PROOF: proof})
                 # The written file is read again: the proof is of the file, not of the module in memory.
-                whole, model = (_load(path, kind).to(where) for path in (partial, source))
-                parity = fusion.prove(whole, model, example.to(where))
+                whole, model = (_load(path, kind).evaluating for path in (partial, source))
+                parity = fusion.prove(whole, model, example)
         except OSError as error:
             raise FuseError(f"cannot write {out}: {error}") from error
     return TorchReport(
@@ -175,9 +169,10 @@ class _Loaded:
     mark: str
     extra: dict[str, Any]
 
-    def to(self, device: torch.device) -> nn.Module:
-        """Move the module to a device, in evaluation mode."""
-        return self.module.to(device).eval() if self.program is None else module_on(self.program, device)
+    @property
+    def evaluating(self) -> nn.Module:
+        """The module in evaluation mode, in which an exported one is always."""
+        return self.module.eval() if self.program is None else self.module
 
 
 def _load(path: Path, kind: Kind) -> _Loaded:
@@ -195,17 +190,16 @@ def _load(path: Path, kind: Kind) -> _Loaded:
 
 
 def _example(loaded: _Loaded, artifact: Artifact, source: Path, asked: TorchOptions) -> Example:
-    shape = asked.input_shape
     if asked.inputs is not None:
         return Example.read(asked.inputs, loaded.module)
     own = None if loaded.program is None else loaded.program.example_inputs
-    if shape is None and own is not None:
+    if own is not None:
         return Example(tuple(own[0]), own[1])
-    made = Example.of_shape(loaded.module, artifact, shape=shape, samples=asked.samples)
+    made = Example.of_shape(loaded.module, artifact)
     if made is None:
         raise FuseError(
             f"{source} and the artifact do not say what the model takes, {parameters(loaded.module)}: give "
-            "--inputs FILE.npz (inputs=) of them, or of one --input-shape (input_shape=), such as 3,224,224"
+            "--inputs FILE.npz (inputs=) of them"
         )
     return made
 
@@ -269,20 +263,6 @@ def _like(whole: nn.Module, model: nn.Module) -> nn.Module:
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     Plain.forward.__signature__ = own.replace(parameters=[this, *own.parameters.values()])  # type: ignore[attr-defined]
     return Plain()
-
-
-def _device(name: str) -> torch.device:
-    device = None
-    with suppress(RuntimeError):
-        device = torch.device(name)
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"--device (device=) must be cpu or cuda, perhaps cuda:1, got {name!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"there is no {name} that torch can use here, it sees {torch.cuda.device_count()} GPUs; "
-            "leave --device (device=) off"
-        )
-    return device
 
 
 def _kind(path: Path) -> Kind:

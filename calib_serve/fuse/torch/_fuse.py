@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
@@ -40,7 +39,6 @@ from calib_serve.fuse.torch._tails import (
     Logits,
     Probabilities,
     Unchanged,
-    WithDecisions,
 )
 from calib_serve.fuse.torch._whole import assemble, lookup
 from calib_serve.models import is_scripted, warn_of_torchscript
@@ -89,11 +87,11 @@ def calibrated(
 
     ``returns``: "probabilities" (n, K), (n, 2) of a binary model with one column; "logits" in the shape of
     the model's own scores, one logit for one, log-probabilities where a table or mixture leaves no logits,
-    the model's scores unchanged where no step acts on them; "all" (an ``All``). Of labels each is (n, L).
-    What else the model returns is left out. ``decisions``: a mapping by name instead, of what ``returns``
-    says and of what the artifact decides: "set", bool (n, K), whether each class is in the prediction set,
-    "abstain", bool (n,), "act", bool (n,), whether the contract lets it be acted on, and "decision", int64
-    (n,), the id of the action. Without it, they are not in the module.
+    the model's scores unchanged where no step acts on them; "all" is a mapping by name of "logits" (n, K),
+    "probabilities" (n, K), "confidence" (n,), "predicted" (n,), "bin" (n,), and of what the artifact decides:
+    "set", bool (n, K), whether each class is in the prediction set, "abstain", bool (n,), "act", bool (n,),
+    whether the contract lets it be acted on, and "decision", int64 (n,), the id of the action. Of labels each
+    is (n, L). What else the model returns is left out.
 
     The model is run on ``example``. Its scores must be as wide as the artifact is, and of a kind that it was
     fitted on or that can be turned into that: where it was fitted on log-probabilities and that matters,
@@ -102,10 +100,10 @@ def calibrated(
     as in "logits" or "0". Without any example, ``outputs`` or what the artifact records is believed, and only
     the width is checked, when the module is called.
 
-    ``last_linear`` names the layer that makes the logits, for an artifact with a Head and for ``fold``, which
-    multiplies the logit maps into that layer; by default it is found by its shape. Tensors are shared with
-    ``model``, but for the layer that changes. Returned in evaluation mode, on the model's device and dtype; a
-    model of several inputs, or that returns several things, is to be scripted before, not after.
+    ``last_linear`` names the layer that makes the logits, for an artifact with a Head; by default it is found
+    by its shape. Tensors are shared with ``model``, but for the layer that changes. Returned in evaluation
+    mode, on the model's device and dtype; a model of several inputs, or that returns several things, is to be
+    scripted before, not after.
 
     Args:
         model: A module, scripted or not.
@@ -113,8 +111,7 @@ def calibrated(
         options: A ``ModuleOptions``; keywords replace its fields.
         example: One input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
             made from the artifact's ``model.input_shape``.
-        **keywords: Fields of ``ModuleOptions``: ``decisions``, ``fold``, ``last_linear``, ``output``,
-            ``outputs``, ``returns``.
+        **keywords: Fields of ``ModuleOptions``: ``last_linear``, ``output``, ``outputs``, ``returns``.
 
     Raises:
         FuseError: Where a check or the comparison fails.
@@ -136,7 +133,7 @@ def calibrated(
 class Fusion:
     """``whole`` is ``model`` with the artifact inside; ``parity`` is None where there was no example.
 
-    ``layer`` is the last linear layer where it was changed; ``left_out``: see ``TorchReport``.
+    ``layer`` is the last linear layer where a new head took its place; ``left_out``: see ``TorchReport``.
     """
 
     whole: nn.Module
@@ -150,14 +147,7 @@ class Fusion:
     parity: Parity | None = None
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
-        """Compare ``whole`` with ``model`` calibrated in numpy, or copies of both on another device."""
-        rounds = self.artifact.rounds(example.samples)
-        proofs = [self._proved(whole, model, example, sources) for sources in rounds]
-        return max(proofs, key=lambda parity: parity.max_abs_diff)
-
-    def _proved(
-        self, whole: nn.Module, model: nn.Module, example: Example, sources: list[str] | None
-    ) -> Parity:
+        """Compare ``whole`` with ``model`` calibrated in numpy, or what was read of the files of both."""
         artifact, path = self.artifact, self.scores.path
         moved = example.shifted(artifact.input_shift)
 
@@ -173,20 +163,11 @@ class Fusion:
         ratio = _RATIO_OF_DOUBLE if scores.dtype == torch.float64 else _RATIO
         # A model in half precision rounds what becomes of new weights; what is behind it is in float32.
         half = self.layer is not None and scores.dtype in (torch.float16, torch.bfloat16)
-        expected = expect(artifact, logits, MOST if half else ratio, sources)
-        if (maps := artifact.source_maps) is not None and sources is not None:
-            rows = torch.from_numpy(maps.rows(sources, len(logits))).to(scores.device)
-            returned = example.run(lambda *inputs, **named: whole(*inputs, rows, **named))
-        else:
-            returned = example.run(whole)
-        found = {}
-        if names := decision_names(artifact):
-            made = {n: rows_of(returned[n], artifact) if n == "set" else returned[n].flatten() for n in names}
-            found = {name: one.cpu().numpy() for name, one in made.items()}
-            shown = returned["logits" if self.returns == "logits" else "probabilities"]
-        else:
-            shown = returned[1] if self.returns == "all" else returned
-        shown = rows_of(shown, artifact)
+        expected = expect(artifact, logits, MOST if half else ratio)
+        returned, names = example.run(whole), decision_names(artifact)
+        made = {n: rows_of(returned[n], artifact) if n == "set" else returned[n].flatten() for n in names}
+        found = {name: one.cpu().numpy() for name, one in made.items()}
+        shown = rows_of(returned["probabilities"] if self.returns == "all" else returned, artifact)
         try:
             probs = numbers(shown) if self._shown is None else to_probs(numbers(shown), self._shown)
             return expected.prove(
@@ -234,8 +215,8 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     check_outputs(asked.outputs)
     check_examples(artifact)
     axis = artifact.model.class_axis
-    if axis is not None and artifact.source_maps is not None:
-        raise FuseError("tokens and pixels have no sources: take the map of one source (Artifact.at)")
+    if artifact.source_maps is not None:
+        raise FuseError("a torch module does not know its rows' sources: take the maps of one (Artifact.at)")
     if axis is not None and artifact.model_steps:
         raise FuseError("the artifact changes the model itself, which is not supported for tokens or pixels")
     if not isinstance(model, nn.Module):
@@ -254,27 +235,24 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     check_multilabel(artifact, scores.outputs, held)
     change = change_to_fitted(artifact, scores.outputs, held)
     acting, left = with_decisions(
-        artifact, wanted=asked.decisions, option="--decisions (decisions=) returns them, too"
+        artifact, wanted=asked.returns == "all", option="--returns all (returns=) has them, too"
     )
-    # A map that changes nothing would still round, and keep a layer from being folded.
-    maps = tuple(m for m in artifact.maps if isinstance(m, LogitMap) and not m.is_nothing)
-    folded = maps if asked.fold else ()
-    layered = artifact.head is not None or bool(folded)
-    check(layered or asked.last_linear is None, "last_linear", "is changed by a new head or fold, not here")
-    if artifact.head is not None or asked.fold:
-        _check_layer(scores.outputs, change, folded)
-    layer, changed = None, model
+    # A map that changes nothing would still round.
+    maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
+    head, layer, changed = artifact.head, None, model
+    check(head is not None or asked.last_linear is None, "last_linear", "is changed by a new head, not here")
     extra: list[nn.Module] = []
-    if layered:
-        features = None if artifact.head is None else artifact.head.weights[0].shape[1]
-        layer = linear_layer_name(model, features, artifact.classes, asked.last_linear)
-        changed, extra = replace_last(model, layer, artifact.head, folded)
+    if head is not None:
+        if scores.outputs not in ("logits", "label_logits"):
+            raise FuseError(
+                f"the model returns {scores.outputs}: its last linear layer does not make what is calibrated"
+            )
+        layer = linear_layer_name(model, head, asked.last_linear)
+        changed, extra = replace_last(model, layer, head)
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
         tail_of = Unchanged
-    if decision_names(acting):
-        tail_of = partial(WithDecisions, asked.returns)
-    tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
+    tail = tail_of(maps, acting, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
     shift = artifact.input_shift
     whole = assemble(
@@ -288,12 +266,3 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     if example is None:
         return fusion
     return replace(fusion, parity=fusion.prove(whole, model, example))
-
-
-def _check_layer(outputs: Outputs, change: Change, folded: tuple[LogitMap, ...]) -> None:
-    if outputs not in ("logits", "label_logits"):
-        raise FuseError(
-            f"the model returns {outputs}: its last linear layer does not make what is calibrated"
-        )
-    if folded and (change != "none" or any(m.on == "log_probs" for m in folded)):
-        raise FuseError("a map on log-probabilities cannot be folded into a layer; leave fold= off")

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact import Head, LogitMap
+from calib_serve.artifact import Head
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.torch._model import device_and_dtype, evaluating, shell
+from calib_serve.fuse.torch._model import device_and_dtype, shell
 from calib_serve.fuse.torch._modules import Bias, layers
-from calib_serve.models import is_scripted
+from calib_serve.models import is_scripted, layer_inputs
 
 Exact = NDArray[np.float64]
 
 
-def linear_layer_name(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
-    """Find the one linear layer (classes, features), or check ``name``; FuseError where there is none."""
+def linear_layer_name(model: nn.Module, head: Head, name: str | None) -> str:
+    """Find the one linear layer whose place ``head`` takes, or check ``name``; FuseError if there is none."""
+    classes, features = len(head.weights[-1]), head.weights[0].shape[1]
     linear: dict[str, tuple[int, ...]] = {}
     for path, layer in model.named_modules():
         weight = getattr(layer, "weight", None)
@@ -29,62 +28,36 @@ def linear_layer_name(model: nn.Module, features: int | None, classes: int, name
         is_linear = kind.endswith("Linear") or kind in ("Module", "InterpreterModule")
         if is_linear and isinstance(weight, Tensor) and weight.ndim == 2:
             linear[path] = tuple(weight.shape)
-    fits = [n for n, s in linear.items() if s[0] == classes and features in (None, s[1])]
+    fits = [n for n, shape in linear.items() if shape == (classes, features)]
     if name is not None:
         if name not in linear:
             raise FuseError(f"{name!r} is not a linear layer of the model; it has {sorted(linear)}")
         if name not in fits:
-            raise FuseError(
-                f"{name!r} has weight {linear[name]}, the artifact needs ({classes}, {features or 'any'})"
-            )
+            raise FuseError(f"{name!r} has weight {linear[name]}, the artifact needs ({classes}, {features})")
         return name
     if len(fits) == 1:
         return fits[0]
-    what = f"weight ({classes}, {'any' if features is None else features})"
+    what = f"weight ({classes}, {features})"
     if not fits:
         raise FuseError(f"the model has no linear layer of {what}; it has {linear or 'none'}")
     raise FuseError(f"several linear layers have {what}: {fits}; say which with last_linear=")
 
 
 def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Tensor]) -> Exact:
-    """The inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores.
-
-    With the identity in place of its weight, the model returns the layer's inputs.
-    """
-    changed = evaluating(shell(model))
-    layer = dict(changed.named_modules())[name]
-    weight, bias = layer.weight.detach(), _bias(layer)
-    # With the identity as its weight a layer returns its input, so the features can be read off.
-    eye = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
-    layer.weight = nn.Parameter(eye, requires_grad=False)
-    if getattr(layer, "bias", None) is not None:
-        layer.bias = nn.Parameter(eye.new_zeros(len(eye)), requires_grad=False)
-    logits = scores_of(model)
-    try:
-        features: Exact = scores_of(changed).double().cpu().numpy()
-        again = features @ weight.double().cpu().numpy().T + bias
-    except (RuntimeError, ValueError, TypeError, AssertionError):  # what follows needs its width
-        again = np.empty(0)
-    expected = logits.double().cpu().numpy()
-    near = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 5e-2
-    if again.shape != expected.shape or not np.allclose(again, expected, near, near * np.abs(expected).max()):
+    """The inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores."""
+    found = layer_inputs(model, name, scores_of)
+    if found is None:
         raise FuseError(
             f"{name!r} is not the model's last layer: its weights times its inputs are not the model's "
             "scores; say which is with last_linear="
         )
-    return features
+    return found[2].double().cpu().numpy()
 
 
-def replace_last(
-    model: nn.Module, name: str, head: Head | None, folded: tuple[LogitMap, ...]
-) -> tuple[nn.Module, list[nn.Module]]:
-    """Copy the model with ``head``, or with maps folded into its layer; return also the layers after it."""
+def replace_last(model: nn.Module, name: str, head: Head) -> tuple[nn.Module, list[nn.Module]]:
+    """Copy the model with the first layer of ``head`` in place of its own; also return those after it."""
+    made = layers(head)
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
-    head = head or Head((old.weight.detach().double().cpu().numpy(),), (_bias(old),))
-    weight, bias = head.weights[-1].astype(np.float64), head.biases[-1].astype(np.float64)
-    for m in folded:
-        weight, bias = m.fold_into(weight, bias)
-    made = layers(Head((*head.weights[:-1], weight), (*head.biases[:-1], bias)))
     device, dtype = device_and_dtype(old)
     for module in made:
         module.to(device, dtype)
@@ -102,8 +75,3 @@ def replace_last(
         layer.bias = first.bias
         return model, made
     return model, [Bias(first.bias), *made]  # type: ignore[arg-type]
-
-
-def _bias(layer: nn.Module) -> Any:
-    bias = getattr(layer, "bias", None)
-    return np.zeros(len(layer.weight)) if bias is None else bias.detach().double().cpu().numpy()  # type: ignore[arg-type]

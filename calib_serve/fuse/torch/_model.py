@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, InputShift
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.fuse._parity import read_inputs
 from calib_serve.fuse.torch._whole import parameters
-from calib_serve.models import is_scripted
+from calib_serve.models import is_scripted, made_up_inputs
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -38,26 +38,14 @@ class Example:
         return cls(tuple(given) if isinstance(given, (tuple, list)) else (given,))
 
     @classmethod
-    def of_shape(
-        cls, model: nn.Module, artifact: Artifact, *, shape: Sequence[int] | None = None, samples: int = 8
-    ) -> Example | None:
-        """Make one input of this shape or the artifact's; None if unknown, or the model takes several.
-
-        The same numbers every time: half in [0, 1], half around zero; whole numbers are 0 or 1.
-        """
-        sizes = _shape_of_one(artifact, shape)
+    def of_shape(cls, model: nn.Module, artifact: Artifact) -> Example | None:
+        """Make inputs of the artifact's shape; None if that is unknown, or the model takes several."""
+        sizes = _shape_of_one(artifact)
         if sizes is None or len(parameters(model, needed=True)) > 1:
             return None
         device, dtype = device_and_dtype(model)
-        rng = torch.Generator().manual_seed(0)
-        fitted = getattr(torch, artifact.model.input_dtype or "", None)
-        if isinstance(fitted, torch.dtype) and not fitted.is_floating_point:
-            return cls((torch.randint(0, 2, (samples, *sizes), generator=rng).to(device, fitted),))
-        # A model of pixels and one of normalised inputs both meet numbers that they know.
-        half = samples // 2
-        pixels = torch.rand((half, *sizes), generator=rng)
-        centred = torch.randn((samples - half, *sizes), generator=rng)
-        return cls((torch.cat([pixels, centred]).to(device, dtype),))
+        made = made_up_inputs(sizes, artifact.model.input_dtype or "float32").to(device)
+        return cls((made.to(dtype) if made.is_floating_point() else made,))
 
     @classmethod
     def read(cls, inputs: Mapping[str, NDArray[Any]] | str | Path, model: nn.Module) -> Example:
@@ -95,13 +83,6 @@ class Example:
             return Example((moved, *self.args[1:]), self.named)
         return Example((), {**self.named, next(iter(self.named)): moved})
 
-    def to(self, device: torch.device) -> Example:
-        """Move the inputs to another device."""
-        args, named = pytree.tree_map(
-            lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, (self.args, dict(self.named))
-        )
-        return Example(args, named)
-
     def run(self, model: Callable[..., Any]) -> Any:
         """Run the model and return its results; ModelError where it refuses the inputs."""
         try:
@@ -112,13 +93,13 @@ class Example:
             shapes = [str(tuple(leaf.shape)) for leaf in leaves if hasattr(leaf, "shape")]
             raise ModelError(
                 f"the model refuses the inputs {', '.join(shapes)}: {_last_line(error)}; "
-                "give inputs that it takes with --inputs FILE.npz (inputs= or example=) or --input-shape"
+                "give inputs that it takes with --inputs FILE.npz (inputs= or example=)"
             ) from error
 
 
-def _shape_of_one(artifact: Artifact, told: Sequence[int] | None) -> tuple[int, ...] | None:
-    """The shape of one input: as told, as recorded, or the shift's; None where unknown."""
-    known: Sequence[int | None] | None = told or artifact.model.input_shape
+def _shape_of_one(artifact: Artifact) -> tuple[int, ...] | None:
+    """The shape of one input: as recorded, or the shift's; None where unknown."""
+    known: Sequence[int | None] | None = artifact.model.input_shape
     if known is None and artifact.input_shift is not None:
         known = artifact.input_shift.delta.shape
     if known is None:

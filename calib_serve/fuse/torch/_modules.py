@@ -7,7 +7,6 @@ Buffers and plain tensor code that script, trace and export. Half precision is c
 # No postponed annotations here, nor comments on types: torch.jit.script reads them as they stand, and infers
 # what they leave out.
 import math
-from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -89,41 +88,6 @@ class Map(nn.Module):
         if self.full:
             return z.masked_fill(masked.any(dim=1, keepdim=True), self.nan)
         return torch.where(masked, given, z) if self.each else z
-
-
-Source = Optional[Tensor]  # noqa: UP045 - as TorchScript reads it
-"""Numbers of the rows' sources (n,), where the artifact has maps by source."""
-
-
-class MapOfAll(nn.Module):
-    """Nothing, where there is one map for all sources."""
-
-    def forward(self, logits: Tensor, source: Source) -> Tensor:
-        """Return the logits."""
-        return logits
-
-
-class MapOfSource(nn.Module):
-    """The map of each row's source, by its number: 0, and any that there is not, is the common one."""
-
-    scales: Tensor
-    biases: Tensor
-
-    def __init__(self, step: Any, dtype: torch.dtype) -> None:
-        super().__init__()
-        bias = np.zeros((len(step.weight), 1)) if step.bias is None else step.bias
-        self.register_buffer("scales", torch.tensor(step.weight[:, None], dtype=dtype))
-        self.register_buffer("biases", torch.tensor(bias, dtype=dtype))
-        self.masked = MASKED
-
-    def forward(self, logits: Tensor, source: Source) -> Tensor:
-        """Map (n, K) to (n, K); a masked class stays masked."""
-        assert source is not None  # TorchScript then knows it, too
-        row = torch.where((source >= 0) & (source < self.scales.shape[0]), source, torch.zeros_like(source))
-        scale, bias = (
-            one.index_select(0, row) for one in (self.scales, self.biases)
-        )  # refuses uint8, a mask
-        return torch.where(logits <= self.masked, logits, logits * scale + bias)
 
 
 class _Mixture(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any, Dict  # noqa: UP035 - TorchScript knows this Dict
 
 from torch import Tensor, nn
 
-from calib_serve.fuse.torch._tails import All, CalibrateScores, Everything, WithDecisions
+from calib_serve.fuse.torch._tails import CalibrateScores, Everything
 
 
 class InPlaces(nn.Module):
@@ -35,21 +35,6 @@ class InPlaces(nn.Module):
         return self.back(made, scores)
 
 
-class AllInPlaces(InPlaces):
-    """A tail of all results."""
-
-    def forward(self, scores: Tensor) -> All:
-        """Map each place as a row, to five tensors."""
-        found: All = self.inner(self.rows(scores))
-        return All(
-            self.back(found.logits, scores),
-            self.back(found.probabilities, scores),
-            self.back(found.confidence, scores),
-            self.back(found.predicted, scores),
-            self.back(found.bin, scores),
-        )
-
-
 class NamedInPlaces(InPlaces):
     """A tail of tensors by name."""
 
@@ -63,5 +48,4 @@ def in_places(tail: CalibrateScores, axis: int | None) -> Any:
     """Wrap a tail for scores with their classes on ``axis``; None: scores (n, K), as the tail takes them."""
     if axis is None:
         return tail
-    kinds = {WithDecisions: NamedInPlaces, Everything: AllInPlaces}
-    return kinds.get(type(tail), InPlaces)(tail, axis)
+    return (NamedInPlaces if isinstance(tail, Everything) else InPlaces)(tail, axis)

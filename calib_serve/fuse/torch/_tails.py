@@ -3,7 +3,7 @@
 # mypy: disable-error-code="attr-defined,no-untyped-call,no-untyped-def,override"
 # No postponed annotations here, nor comments on types: torch.jit.script reads them as they stand, and infers
 # what they leave out.
-from typing import Any, Dict, NamedTuple  # noqa: UP035 - TorchScript knows this Dict
+from typing import Any, Dict  # noqa: UP035 - TorchScript knows this Dict
 
 import numpy as np
 import torch
@@ -23,28 +23,12 @@ from calib_serve.fuse._decisions import (
 from calib_serve.fuse._kinds import Change
 from calib_serve.fuse.torch._modules import (
     Map,
-    MapOfAll,
-    MapOfSource,
-    Source,
     edges,
     numpy_type,
     probabilities,
     sets,
 )
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
-
-
-class All(NamedTuple):
-    """All results of a batch: (n, K), (n, K), (n,), (n,), (n,); of labels each is (n, L).
-
-    ``confidence`` is that of what is ``predicted``: of a label, 1 where p > 0.5, else 0, it is max(p, 1 - p).
-    """
-
-    logits: Tensor
-    probabilities: Tensor
-    confidence: Tensor
-    predicted: Tensor
-    bin: Tensor
 
 
 class Read(nn.Module):
@@ -113,8 +97,6 @@ class CalibrateScores(nn.Module):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.read = Read(outputs, artifact.classes, change, wide)
         self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
-        self.sourced = artifact.source_maps is not None
-        self.by_source = MapOfSource(artifact.source_maps, wide) if self.sourced else MapOfAll()
         self.probabilities = probabilities(artifact, wide)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
@@ -131,24 +113,20 @@ class CalibrateScores(nn.Module):
         logs = probs.clamp_min(self.least).log()
         return logs - (1 - probs).clamp_min(self.least).log() if self.labels else logs
 
-    def shown_logits(self, scores: Tensor, z: Tensor) -> Tensor:
-        """The calibrated logits in the shape of the model's own scores, at least in float32."""
-        shown = self.logits(z)
-        return (shown[:, 1] - shown[:, 0]).reshape(scores.shape) if self.one else shown
-
 
 class Logits(CalibrateScores):
     """Calibrated logits in the model's own shape; log-probabilities where a mixture or table leaves none."""
 
-    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
-        """Map (n, K) to (n, K), one column to one logit."""
-        return self.shown_logits(scores, self.by_source(self.maps(self.read(scores)), source))
+    def forward(self, scores: Tensor) -> Tensor:
+        """Map (n, K) to (n, K), one column to one logit; at least in float32."""
+        shown = self.logits(self.maps(self.read(scores)))
+        return (shown[:, 1] - shown[:, 0]).reshape(scores.shape) if self.one else shown
 
 
 class Unchanged(Logits):
     """Probabilities as they are, where no step acts on them."""
 
-    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
+    def forward(self, scores: Tensor) -> Tensor:
         """The scores as they are."""
         self.read.check(scores)
         return scores
@@ -157,14 +135,17 @@ class Unchanged(Logits):
 class Probabilities(CalibrateScores):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
-    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
+    def forward(self, scores: Tensor) -> Tensor:
         """Map (n, K) to (n, K), at least in float32: a type of 16 bits holds no calibrated probability."""
-        probs: Tensor = self.probabilities(self.by_source(self.maps(self.read(scores)), source))
+        probs: Tensor = self.probabilities(self.maps(self.read(scores)))
         return probs
 
 
 class Everything(CalibrateScores):
-    """Logits, probabilities, confidence, predicted class and bin."""
+    """A mapping by name: "logits", "probabilities" (n, K), "confidence", "predicted", "bin" (n,), decisions.
+
+    Of labels each is (n, L), and the confidence is that of what is predicted: max(p, 1 - p).
+    """
 
     inner_edges: Tensor
 
@@ -173,32 +154,7 @@ class Everything(CalibrateScores):
     ) -> None:
         super().__init__(maps, artifact, dtype, *kind)
         self.register_buffer("inner_edges", edges(inner_edges(artifact), dtype))
-
-    def everything(self, z: Tensor, probs: Tensor) -> All:
-        """Make all results of calibrated logits and probabilities."""
-        if self.labels:
-            predicted = (probs > 0.5).long()
-            confidence = torch.maximum(probs, 1 - probs)
-        else:
-            confidence, predicted = probs.max(dim=1)
-        number = torch.bucketize(confidence.contiguous(), self.inner_edges)
-        return All(self.logits(z), probs, confidence, predicted, number)
-
-    def forward(self, scores: Tensor, source: Source = None) -> All:
-        """Map (n, K) to five tensors."""
-        z = self.by_source(self.maps(self.read(scores)), source)
-        return self.everything(z, self.probabilities(z))
-
-
-class WithDecisions(Everything):
-    """A mapping by name: results as ``returns`` says, and decisions "set", "abstain", "act", "decision"."""
-
-    def __init__(
-        self, returns: str, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype, *kind: Any
-    ) -> None:
-        super().__init__(maps, artifact, dtype, *kind)
         wide = torch.float64 if self.wide else torch.float32
-        self.returns = returns
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
         self.has_sets, self.abstains, self.has_acts, self.chooses = (
             name in decision_names(artifact) for name in NAMES
@@ -208,22 +164,21 @@ class WithDecisions(Everything):
         self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
         self.choice = nn.Identity() if artifact.choice is None else _Choice(artifact.choice, wide)
 
-    def forward(self, scores: Tensor, source: Source = None) -> Dict[str, Tensor]:  # noqa: UP006
+    def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name."""
-        z = self.by_source(self.maps(self.read(scores)), source)
+        z = self.maps(self.read(scores))
         probs = self.probabilities(z)
-        found: Dict[str, Tensor] = {}  # noqa: UP006
-        if self.returns == "all":
-            every = self.everything(z, probs)
-            found["logits"] = every.logits
-            found["probabilities"] = every.probabilities
-            found["confidence"] = every.confidence
-            found["predicted"] = every.predicted
-            found["bin"] = every.bin
-        elif self.returns == "logits":
-            found["logits"] = self.shown_logits(scores, z)
+        if self.labels:
+            predicted = (probs > 0.5).long()
+            confidence = torch.maximum(probs, 1 - probs)
         else:
-            found["probabilities"] = probs
+            confidence, predicted = probs.max(dim=1)
+        found: Dict[str, Tensor] = {}  # noqa: UP006
+        found["logits"] = self.logits(z)
+        found["probabilities"] = probs
+        found["confidence"] = confidence
+        found["predicted"] = predicted
+        found["bin"] = torch.bucketize(confidence.contiguous(), self.inner_edges)
         if self.has_sets:
             found["set"] = self.sets(probs)
         if self.abstains:

@@ -37,14 +37,6 @@ class CalibratedModule(_Parts):
         return self.tail(self.head(self.model(self.shift(inputs))))
 
 
-class CalibratedBySource(_Parts):
-    """The same of inputs and the number of each row's source: 1 is the first of the artifact's, 0 none."""
-
-    def forward(self, inputs: Tensor, source: Tensor):
-        """The results that ``returns`` names, for one batch of inputs."""
-        return self.tail(self.head(self.model(self.shift(inputs))), source)
-
-
 class CalibratedMany(CalibratedModule):
     """A calibrated model of any inputs and any returned structure; the shift acts on the first input."""
 
@@ -89,12 +81,7 @@ def lookup(returned: Any, path: Where) -> Any:
 
 def assemble(shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Module, path: Where) -> nn.Module:
     """Assemble the parts to one module, TorchScript if the model is and needs it."""
-    needed = parameters(model, needed=True)
-    if getattr(tail, "sourced", False):
-        if path or len(needed) != 1:
-            raise FuseError("maps by source go into a model of one input that returns scores alone")
-        return CalibratedBySource(shift, model, head, tail)
-    if not path and len(needed) == 1:
+    if not path and len(parameters(model, needed=True)) == 1:
         return CalibratedModule(shift, model, head, tail)
     if is_scripted(model):
         parts = _Parts(shift, model, head, tail)

@@ -18,8 +18,6 @@ LABELS = "labels.txt"
 VERSION = "calib_serve.version"
 """The graph's output that tells the step behind it which version it is."""
 
-_WORKSPACE = str(1 << 30)  # bytes that TensorRT may use for a while
-
 _TYPES = {
     ir.DataType.FLOAT: "TYPE_FP32",
     ir.DataType.FLOAT16: "TYPE_FP16",
@@ -105,40 +103,12 @@ class Signature:
         texts = {"decision"} if self.actions else set[str]()
         return tuple(replace(t, kind="TYPE_STRING") if t.name in texts else t for t in self.outputs)
 
-    def profile(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the inputs without batch; empty where one is unknown or Triton makes no batches."""
-        shapes = {t.name: t.rest(self.batch) for t in self.inputs}
-        return shapes if self.batch and not any(-1 in shape for shape in shapes.values()) else {}
-
 
 def _tensor(value: ir.Value) -> GraphTensor:
     if value.dtype not in _TYPES or value.shape is None or not len(value.shape):
         raise FuseError(f"Triton has no type for {value.name!r}: {value.dtype} {value.shape}")
     dims = tuple(d if isinstance(d, int) else -1 for d in value.shape)
     return GraphTensor(str(value.name), _TYPES[value.dtype], dims)
-
-
-def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
-    """TensorRT's options for a graph, in the names that onnxruntime and Triton's backend share.
-
-    ``shapes`` of the inputs without their batch, which is 1 to ``batch``: with them one engine serves all
-    batches, and without any, another is built for each new shape.
-
-    >>> tensorrt(TritonOptions(tensorrt="FP16"), {"x": (3, 8)}, 32)["trt_profile_max_shapes"]
-    'x:32x3x8'
-    """
-    found: dict[str, str] = {}
-    # Engines and timings are kept: building them again at the next start would take minutes. CUDA graphs are
-    # no option: a captured graph reads the addresses of the first request again, and servers put each request
-    # elsewhere.
-    for what in ("engine", "timing"):
-        if settings.trt_cache is not None:
-            found |= {f"trt_{what}_cache_enable": "1", f"trt_{what}_cache_path": settings.trt_cache}
-    for bound, rows in (("min", 1), ("opt", batch), ("max", batch)):
-        if shapes and batch:
-            whole = (f"{name}:{'x'.join(map(str, (rows, *dims)))}" for name, dims in shapes.items())
-            found[f"trt_profile_{bound}_shapes"] = ",".join(whole)
-    return found
 
 
 def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[GraphTensor] = ()) -> Block:
@@ -153,27 +123,11 @@ def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequenc
     }
     if warmup := _warmup(found):
         config["model_warmup"] = warmup
-    if settings.tensorrt is not None:
-        parameters = {
-            "precision_mode": settings.tensorrt,
-            "max_workspace_size_bytes": _WORKSPACE,
-            **tensorrt(settings, found.profile(), found.batch),
-        }
-        accelerator = {"name": "tensorrt", "parameters": _pairs(parameters)}
-        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
     return config
 
 
 def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, multilabel: bool) -> Block:
     """Configure the fused graph on onnxruntime in Triton's Python backend, which signs and counts as well."""
-    provided = None
-    if settings.tensorrt is not None:
-        options = {
-            "trt_fp16_enable": str(int(settings.tensorrt == "FP16")),
-            "trt_max_workspace_size": _WORKSPACE,
-            **tensorrt(settings, found.profile(), found.batch),
-        }
-        provided = json.dumps(options, sort_keys=True)
     return {
         "name": name,
         "backend": "python",
@@ -187,7 +141,6 @@ def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, m
             model=name,
             bins=str(bins) if settings.receipts else None,
             multilabel="true" if multilabel else None,
-            tensorrt=provided,
             actions=json.dumps(found.actions) if found.actions else None,
         ),
         **_running(found.batch, settings),
@@ -207,8 +160,6 @@ def _running(batch: int, settings: TritonOptions) -> Block:
     config: Block = {"instance_group": [group]}
     if batch:
         config["dynamic_batching"] = {"max_queue_delay_microseconds": 500}
-    if settings.versions > 1:
-        config["version_policy"] = {"latest": {"num_versions": settings.versions}}
     return config
 
 

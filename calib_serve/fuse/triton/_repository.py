@@ -69,9 +69,8 @@ def fuse_triton(
         options: A ``TritonOptions``; keywords replace its fields.
         name: The model's name in Triton; the fused graph becomes a version of it.
         **keywords: Fields of ``TritonOptions``: ``against``, ``backend``, ``decisions``,
-            ``device``, ``features``, ``input_name``, ``inputs``, ``max_batch``,
-            ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
-            ``tensorrt``, ``trt_cache``, ``unproven``, ``version``, ``versions``.
+            ``device``, ``inputs``, ``max_batch``, ``output_name``, ``outputs``,
+            ``receipts``, ``unproven``, ``version``.
 
     Raises:
         InputError: For an invalid name or options.

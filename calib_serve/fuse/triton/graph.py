@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.fuse.sessions import open_session
 from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of, refuse_cache, with_names
+from calib_serve.models import open_session
 
 Arrays = Mapping[str, NDArray[Any]]
 _KINDS = {f"tensor({name})": name for name in ("float16", "uint8", "int8", "int32", "int64", "bool")}
@@ -37,7 +37,7 @@ class TritonPythonModel:
         parameters = parameters_of(config)
         self._version, self._batch = args["model_version"], int(config["max_batch_size"])
         path = Path(args["model_repository"]) / self._version / "model.onnx"
-        self._session = open_session(path, **_place(args, config, parameters))
+        self._session = open_session(path, **_place(args, config))
         self._names = [output.name for output in self._session.get_outputs()]
         self._monitor = None
         self._actions = json.loads(parameters.get("actions", "[]"))
@@ -112,15 +112,10 @@ class TritonPythonModel:
         return self._triton.InferenceResponse([], error)
 
 
-def _place(
-    args: Mapping[str, str], config: Mapping[str, Any], parameters: Mapping[str, str]
-) -> dict[str, Any]:
-    """The device of this instance, its options, and its share of the cores."""
+def _place(args: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The device of this instance, and its share of the cores."""
     copies = sum(int(group["count"]) for group in config["instance_group"])
     threads = max(1, (os.cpu_count() or 1) // copies) if copies > 1 else None
     if args["model_instance_kind"] != "GPU":
         return {"device": "cpu", "threads": threads}
-    index = args["model_instance_device_id"]
-    if "tensorrt" not in parameters:
-        return {"device": f"cuda:{index}"}
-    return {"device": f"tensorrt:{index}", "options": json.loads(parameters["tensorrt"])}
+    return {"device": f"cuda:{args['model_instance_device_id']}"}

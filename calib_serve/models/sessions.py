@@ -12,8 +12,7 @@ from typing import Any
 from calib_serve.core.errors import InputError, MissingDependency, ModelError
 from calib_serve.core.packages import check_onnxruntime
 
-_KINDS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
-_CPU = "CPUExecutionProvider"
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 _HELP = (
     "uninstall onnxruntime and install 'calib-serve[gpu]', which has onnxruntime-gpu, with the CUDA "
@@ -22,29 +21,21 @@ _HELP = (
 
 
 def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """List the providers of onnxruntime, best first.
-
-    Operators that TensorRT lacks run on CUDA, and those that both lack on the CPU.
+    """List the providers of onnxruntime, best first; operators that CUDA lacks run on the CPU.
 
     Args:
-        device: "cpu", "cuda", "cuda:1" or "tensorrt".
+        device: "cpu", "cuda" or "cuda:1".
         options: Of the first of them.
 
     >>> providers("cuda:1")
     [('CUDAExecutionProvider', {'device_id': 1}), ('CPUExecutionProvider', {})]
     """
     kind, colon, index = device.partition(":")
-    known = kind in _KINDS or device == "cpu"
-    if not known or (colon and not (index.isascii() and index.isdigit())):
-        raise InputError(
-            f"device must be 'cpu', 'cuda', 'cuda:N', 'tensorrt' or 'tensorrt:N', got {device!r}"
-        )
     if device == "cpu":
         return [(_CPU, dict(options or {}))]
-    where = {"device_id": int(index or 0)}
-    names = [_KINDS["tensorrt"], _KINDS["cuda"]] if kind == "tensorrt" else [_KINDS["cuda"]]
-    first, *rest = names
-    return [(first, {**where, **(options or {})}), *((name, where) for name in rest), (_CPU, {})]
+    if kind != "cuda" or (colon and not (index.isascii() and index.isdigit())):
+        raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+    return [(_CUDA, {"device_id": int(index or 0), **(options or {})}), (_CPU, {})]
 
 
 def open_session(
@@ -61,7 +52,7 @@ def open_session(
 
     Args:
         path: File, or its bytes.
-        device: "cpu", "cuda", "cuda:1" or "tensorrt".
+        device: "cpu", "cuda" or "cuda:1".
         threads: Intra-op threads; None for onnxruntime's choice (all cores; one per worker is better where
             workers share a host).
         allow_fallback: Whether another device will do.
