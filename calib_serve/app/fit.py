@@ -123,7 +123,7 @@ def _fit(
         _show(artifact, data, options, source, output)
 
 
-def shares(given: str | list[Any]) -> Any:
+def shares(text: str) -> Any:
     """Read class shares: numbers in order, or names with their shares; or a file of either, JSON or YAML.
 
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
@@ -132,8 +132,6 @@ def shares(given: str | list[Any]) -> Any:
     from calib_serve.core.files import read_whole
     from calib_serve.scores import read_yaml
 
-    # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
-    text = given if isinstance(given, str) else ",".join(map(str, given))
     file = Path(text)
     if "=" not in text and "," not in text:
         try:

@@ -266,7 +266,6 @@ def configure(
 def _misspelt() -> Iterator[str]:
     """Warn of variables that nearly name a host's setting, and that no worker reads."""
     for name in sorted(name for name in os.environ if name.startswith("CALIB_SERVE_")):
-        # Of CALIB_SERVE_SERVE_SAMPLES, an option, and CALIB_SERVE_SAMPLES nine tenths are not alike.
         if name not in _WORKERS_NEED and (near := get_close_matches(name, _WORKERS_NEED, 1, cutoff=0.9)):
             yield f"{name} is a variable that no worker reads; did you mean {near[0]}?"
 

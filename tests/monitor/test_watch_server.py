@@ -71,12 +71,7 @@ def write_tokens(folder):
     return path
 
 
-def test_it_is_configured_by_a_file(make_server, tmp_path):
-    config = tmp_path / "watch.yaml"
-    config.write_text("models:\n  digits:1.0: 3\n  digits:2.0: 4\nmax_megabytes: 0.001\n")
-    server = make_server("--config", str(config), models=())
-    asked = [{"model": "digits", "version": v, "predicted": 3, "confidence": 0.9} for v in ("1.0", "2.0")]
-    first, second = httpx.post(f"{server.url}/v1/predictions", json=asked, timeout=60).json()["items"]
-    assert "predicted must be in [0, 3)" in first["message"]
-    assert second["receipt"]
-    assert httpx.post(f"{server.url}/v1/predictions", json=asked * 20, timeout=60).status_code == 413
+def test_a_larger_body_than_allowed_is_refused(make_server):
+    server = make_server("--max-megabytes", "0.001")
+    asked = [{"model": "digits", "version": "1.0", "predicted": 3, "confidence": 0.9}]
+    assert httpx.post(f"{server.url}/v1/predictions", json=asked * 40, timeout=60).status_code == 413
