@@ -75,8 +75,6 @@ class _Options(Prior, BySource, PictureOptions):
     export."""
     train_split: str | None = None
     """The split that a masked head trains on; by default a part of the calibration data."""
-    engine: str | None = None
-    """A database in which DATA is a table, such as postgres://user@host/db."""
 
 
 @app.default
@@ -103,7 +101,6 @@ def _fit(
     if isinstance(own.get("candidates"), str):
         own["candidates"] = [own["candidates"]]
     asked = source.model or source.from_
-    check(options.engine is None or asked is None, "engine", "holds tables of scores, and DATA are inputs")
     check(options.by is None or asked is None, "by", "is a column beside scores, and DATA are inputs")
     if source.model is None:
         check(not options.pictures, "pictures", "are for the pictures of a model (--model)")
@@ -160,7 +157,7 @@ def _of_scores(
     from calib_serve.fit import calibrate
     from calib_serve.scores import Scores
 
-    given = {"engine": options.engine, "by": options.by, **source.of_file}
+    given = {"by": options.by, **source.of_file}
     read = {name: value for name, value in given.items() if value is not None}
     fitted = Scores.read(data, split=source.split, **read)
     note([fitted.reading])
@@ -252,7 +249,7 @@ def _next_commands(
     """
     found = []
     held = options.test_split or _other_split(Path(data), source.split)
-    if held is not None and options.engine is None and source.from_ is None:
+    if held is not None and source.from_ is None:
         of = [data, *as_flags(replace(source, split=held), ModelData), "--artifact", out]
         # A page is drawn by packages of an extra, which this host may not have.
         drawn = find_spec("matplotlib") is not None

@@ -1,4 +1,4 @@
-"""Files and tables of scores: npz, npy, safetensors; csv, tsv, jsonl, parquet, feather; tables of engines.
+"""Files of scores: npz, npy, safetensors; csv, tsv, jsonl, parquet.
 
 Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or ``logits`` and ``labels``;
 ``probs``, ``log_probs``, ``label_logits`` or ``label_probs`` may stand in place of ``logits``, and beside
@@ -11,7 +11,6 @@ also with decimal commas), tabs or blanks, and packed by gzip.
 from __future__ import annotations
 
 import csv
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,8 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
-from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.scores.databases import open_engine
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.scores.joins import LabelsById
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
 from calib_serve.scores.recognition import CellNames
@@ -37,7 +35,6 @@ _SCORES = (
     *("probabilities", "proba", "y_prob", "y_proba", "scores", "outputs", "y_score"),
 )
 """Arrays of scores; the first that is there is read: logits tell more than the probabilities beside them."""
-_LARGE = 8 << 20  # bytes of a text from which importing pyarrow takes less time than it saves
 _RolesIn = Callable[..., Roles]
 """Finds the roles of a table's columns by their names, and by which of them are names of rows."""
 _Table = tuple[Roles, dict[str, NDArray[Any]]]
@@ -75,23 +72,19 @@ def read_source(
     expected: Sequence[str] = (),
     classes: Sequence[str] = (),
     told: bool = False,
-    engine: str | None = None,
-    password_file: str | Path | None = None,
     label: str | None = None,
     weight: str | None = None,
     group: str | None = None,
     source: str | None = None,
     on: str | None = None,
 ) -> RawScores:
-    """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
+    """Return one split of a file.
 
     ``label`` to ``source``: each a column or array of the file by name, or an npy file beside it;
     with ``on``, a column of ids in both, ``label`` is a table.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
     path = Path(where)
-    if engine is None and password_file is not None:
-        raise InputError("a password goes with the address of a database (engine=); files need none")
     if on is None and label is not None and Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
         raise InputError(
             f"{label} is a table: say by which ids its labels are those of the scores (schema --on, on=)"
@@ -101,20 +94,14 @@ def read_source(
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
     wanted = _Asked(split, columns, inside, classes, told, expected, by_id)
-    if engine is not None or holds_files(path):
-        if apart:
-            raise InputError(
-                f"the rows of {where} come in any order, so what belongs to each cannot lie in a file of its "
-                f"own ({', '.join(apart.values())}): put it into a column"
-            )
-        found = _read_table(where, engine, password_file, wanted)
-    else:
-        with _reading(path) as read:
-            if read in _ARRAYS.values():
-                found = read(path, wanted)
-            else:
-                roles, table = read(path, wanted.roles)
-                found = _of_table(roles, table, wanted, typed=_is_typed(path))
+    with _reading(path) as read:
+        if read in _ARRAYS.values():
+            found = read(path, wanted)
+        else:
+            roles, table = read(path, wanted.roles)
+            if not len(next(iter(table.values()), ())):
+                raise InputError("it has column names but no rows" if table else "it has no column of scores")
+            found = _of_table(roles, table, wanted, typed=_is_typed(path))
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
     return replace(found, name=path.name.partition(".")[0])
@@ -127,11 +114,6 @@ def _beside(found: RawScores, what: str, array: NDArray[Any], name: str) -> RawS
         )
     placed: dict[str, Any] = {f"{what}s": array}
     return replace(found, **placed)
-
-
-def holds_files(path: Path) -> bool:
-    """Whether this is a folder, or a pattern, of files; their rows come in any order."""
-    return path.is_dir() or (not path.is_file() and any(c in str(path) for c in "*?["))
 
 
 def read_npy(path: Path) -> NDArray[Any]:
@@ -173,6 +155,8 @@ def _is_typed(path: Path) -> bool:
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
     """The function that reads a file by its ending; its errors, and those of what is read, name the file."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, and scores are read from one file: write its parts into one")
     ending = "." + path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if ending not in _ENDINGS or (path.suffix == ".gz" and ending not in TEXTS):
         raise InputError(
@@ -182,7 +166,7 @@ def _reading(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
-        yield {**_ARRAYS, **_TABLES}.get(ending, _read_text)
+        yield {**_ARRAYS, ".parquet": _read_parquet}.get(ending, _read_text)
     except InputError as error:
         raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
     except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
@@ -274,12 +258,14 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted({n.removesuffix(e) for n, e in found if e})
 
 
-def _of_table(
-    roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
-) -> RawScores:
+def _of_table(roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool) -> RawScores:
     """The rows of a split of a table, whose columns' roles are known but for those called as a class."""
     split = asked.split
-    kept, roles, table, said = _with_labels(roles, table, asked, typed=typed)
+    kept, said = np.ones(len(next(iter(table.values()))), bool), list[str]()
+    if asked.by_id is not None:
+        kept, labels, remark = asked.by_id.join(table[str(roles.id)], typed=typed)
+        called, said = asked.by_id.called, [remark]
+        roles, table = replace(roles, label=called), {**table, called: labels}
     if roles.split is not None:
         # As texts: a split may be called 1 and be read as a number.
         of = np.array([str(one) for one in table[roles.split].tolist()])
@@ -291,27 +277,16 @@ def _of_table(
         kept &= of == split
     elif split is not None:
         raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
-    if table and not kept.any():
+    if not kept.any():
         raise InputError(f"no row of the split {split!r} has a label")
     table = table if kept.all() else {name: column[kept] for name, column in table.items()}
     # Of a table of languages, id is Indonesian.
     named = {*texts_in(None if roles.label is None else table[roles.label])}
-    if called := ({*table} & named) - {*roles.scores}:
+    if of_classes := ({*table} & named) - {*roles.scores}:
         own = [name for name in table if asked.by_id is None or name != asked.by_id.called]
-        roles = replace(asked.roles(own, called=called), label=roles.label)
+        roles = replace(asked.roles(own, called=of_classes), label=roles.label)
     found = of_roles(roles, table, classes=asked.classes, place=CellNames(1).take(kept), told=asked.told)
     return replace(found, remarks=(*said, *found.remarks))
-
-
-def _with_labels(
-    roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
-) -> tuple[NDArray[np.bool_], Roles, dict[str, NDArray[Any]], list[str]]:
-    """Columns with that of the labels by id, where these are in another file, and which rows have one."""
-    if asked.by_id is None:
-        return np.ones(len(next(iter(table.values()), ())), bool), roles, table, []
-    kept, labels, said = asked.by_id.join(table[str(roles.id)], typed=typed)
-    called = asked.by_id.called
-    return kept, replace(roles, label=called), {**table, called: labels}, [said]
 
 
 def _read_text(path: Path, roles_in: _RolesIn) -> _Table:
@@ -327,46 +302,7 @@ def _read_text(path: Path, roles_in: _RolesIn) -> _Table:
         if any(_is_fraction(name) for name in names):
             raise InputError("the first line holds numbers; add a line with the names of the columns")
         roles = roles_in(names)
-        plain = not (is_json(path) or commas or path.suffix == ".gz") and path.stat().st_size >= _LARGE
-        table = (_read_fast(path, names, roles) if plain else None) or _columns(
-            rows, names, roles, commas=commas
-        )
-    if not len(next(iter(table.values()), ())):
-        raise InputError("it has column names but no rows" if table else "it has no column of scores")
-    return roles, table
-
-
-def _read_fast(path: Path, names: Sequence[str], roles: Roles) -> dict[str, NDArray[Any]] | None:
-    """Read columns as ``_columns`` does, several times faster; None without pyarrow, and where it refuses.
-
-    ``_columns`` then reads the text again: it names the row that is wrong.
-    """
-    try:
-        import pyarrow  # noqa: PLC0415 - an extra that few need
-        from pyarrow import csv as arrow_csv  # noqa: PLC0415
-    except ImportError:
-        return None
-    kept = sorted(roles.read, key=names.index)
-    numbers = {*roles.scores, roles.weight}
-    types = {name: pyarrow.float64() if name in numbers else pyarrow.string() for name in kept}
-    try:
-        table = arrow_csv.read_csv(
-            path,
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=types, include_columns=kept, null_values=[], strings_can_be_null=False
-            ),
-        )
-    except pyarrow.ArrowException:
-        return None
-    found = {}
-    for name in kept:
-        if name in numbers:
-            found[name] = _plain(table[name])
-        else:  # one text for all equal ones
-            coded = table[name].combine_chunks().dictionary_encode()
-            found[name] = _texts(coded.dictionary.to_pylist())[np.from_dlpack(coded.indices)]
-    return found
+        return roles, _columns(rows, names, roles, commas=commas)
 
 
 def _columns(
@@ -439,54 +375,34 @@ def _is_fraction(text: str) -> bool:
 
 
 def _read_parquet(path: Path, roles_in: _RolesIn) -> _Table:
+    """Read a Parquet file without the columns that pandas keeps its row names in."""
     with open_parquet(path) as file:
-        return _of_arrow(file.schema_arrow, lambda names: file.read(columns=names), path, roles_in)
+        from pyarrow import ArrowException  # noqa: PLC0415 - it was imported to open the file
 
-
-def _read_feather(path: Path, roles_in: _RolesIn) -> _Table:
-    try:
-        from pyarrow import feather  # noqa: PLC0415 - an extra that few need
-    except ImportError as error:
-        raise MissingDependency("pyarrow") from error
-    whole = feather.read_table(path)
-    check_header(path, whole.column_names)
-    return _of_arrow(whole.schema, whole.select, path, roles_in)
-
-
-def _of_arrow(
-    schema: Any,
-    read: Callable[[list[str]], Any],
-    path: Path,
-    roles_in: _RolesIn,
-) -> _Table:
-    """Read an Arrow table without the columns that pandas keeps its row names in."""
-    from pyarrow import ArrowException  # noqa: PLC0415
-
-    index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
-    roles = roles_in(schema.names, index)
-    kept = sorted(roles.read, key=schema.names.index)
-    try:
-        table = read(kept)
-        if not len(table):
-            raise InputError(f"{path} has column names but no rows")
-        arrays = {name: _array(table[name], name) for name in kept}
-    except ArrowException as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+        schema = file.schema_arrow
+        pandas = (schema.pandas_metadata or {}).get("index_columns", ())
+        roles = roles_in(schema.names, [one for one in pandas if isinstance(one, str)])
+        kept = sorted(roles.read, key=schema.names.index)
+        try:
+            table = file.read(columns=kept)
+            arrays = {name: _array(table[name], name) for name in kept}
+        except ArrowException as error:
+            raise InputError(f"cannot read {path}: {error}") from error
     return roles, arrays
 
 
-def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
+def _array(column: Any, name: str) -> NDArray[Any]:
     """Convert an Arrow column to an array (n,), or lists to (n, K); missing values become None."""
     if any(one in str(column.type) for one in ("struct<", "map<")):
         return _texts(column.to_pylist())
     if "list<" not in str(column.type):
         return _plain(column)
-    column = column.combine_chunks() if hasattr(column, "chunks") else column
+    column = column.combine_chunks()
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
     if column.null_count or len(np.unique(lengths)) > 1:
         odd = int(np.argmax(np.nan_to_num(lengths, nan=-1.0) != lengths[0])) if len(lengths) else 0
         raise InputError(
-            f"column {name!r}, row {before + odd + 1}: the list is missing, or not of {lengths[0]:g} numbers"
+            f"column {name!r}, row {odd + 1}: the list is missing, or not of {lengths[0]:g} numbers"
         )
     flat = column.flatten()
     if flat.null_count:
@@ -505,117 +421,5 @@ def _plain(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False))
 
 
-def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> RawScores:
-    """Read a table of an engine, or the parquet files of a folder or pattern, once, in Arrow batches.
-
-    The scores go into a file without a name in the folder for temporary files, which fits read in chunks.
-    """
-    with open_engine(engine, password_file=password_file) as opened:
-        rows = opened.table(table)
-        types = rows.schema()
-        roles = asked.roles(list(rows.columns))
-        if roles.split is not None or asked.split is not None:
-            rows = _of_split(opened, rows, table, asked.split, roles.split)
-        lists = tuple(name for name in roles.scores if types[name].is_nested())
-        numbers = tuple(n for n in roles.scores if types[n].is_numeric() and not types[n].is_boolean())
-        wrong = [name for name in roles.scores if name not in (*lists, *numbers)]
-        if not roles.asked and roles.kind is None:
-            kept = lists or numbers
-            out = {name: "it holds no numbers" for name in roles.scores if name not in kept}
-            roles, wrong = replace(roles, scores=kept, left_out={**roles.left_out, **out}), []
-        if not roles.scores or len(lists) > 1:
-            raise InputError(
-                f"{table} has {few(lists) if lists else 'none'} as columns of scores: say which "
-                "(--columns, columns=)"
-            )
-        if wrong:
-            raise InputError(
-                f"{table}: scores are numbers, and {', '.join(wrong[:5])} is {types[wrong[0]]}; name the "
-                "columns of the classes alone (--columns, columns=)"
-            )
-        batches = opened.batches(rows.select(*roles.scores, *roles.others), f"read {table}")
-        if lists and not (types[lists[0]].is_array() and types[lists[0]].value_type.is_numeric()):
-            parts = [{n: _array(batch[n], n) for n in batch.schema.names} for batch in batches if len(batch)]
-            if not parts:
-                raise InputError(f"{table} has column names but no rows")
-            whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            return _of_table(replace(roles, split=None), whole, replace(asked, split=None))
-        values, beside = _spooled(batches, roles, table)
-    there, roles, beside, said = _with_labels(roles, beside, asked)
-    if not there.all():
-        values, beside = values[there], {name: column[there] for name, column in beside.items()}
-    found = _of_spooled(roles, values, beside, told=asked.told)
-    return replace(found, remarks=(*said, *found.remarks))
-
-
-def _of_split(engine: Any, rows: Any, table: str, split: str | None, column: str | None) -> Any:
-    if column is None:
-        raise InputError(f"{table} has no column split, so there is no split {split!r}; leave the split out")
-    known = engine.rows(rows.select(column).distinct().order_by(column), "look for its splits")
-    names = [str(one[column]) for one in known]
-    if split not in names:
-        got = "; name one (--split, split=)" if split is None else f", got {split!r}"
-        raise InputError(f"{table} has the splits {', '.join(names)}{got}")
-    return rows.filter(rows[column] == split).drop(column)
-
-
-def _spooled(
-    batches: Iterator[Any], roles: Roles, table: str
-) -> tuple[NDArray[np.floating[Any]], dict[str, NDArray[Any]]]:
-    """The scores of all batches, memory-mapped in a file without a name, and the columns beside them.
-
-    The file goes with the process, however that ends.
-    """
-    beside: dict[str, list[NDArray[Any]]] = {name: [] for name in roles.others}
-    rows = width = 0
-    try:
-        # Closing it writes what is left, so that a full disk may be noticed there.
-        with tempfile.TemporaryFile(prefix="calib-serve-scores-") as file:
-            for batch in batches:
-                block = _block(batch, roles, rows)
-                width = width or block.shape[1]
-                if block.shape[1] != width:
-                    raise InputError(f"{table}: rows have {width} and {block.shape[1]} scores")
-                file.write(np.ascontiguousarray(block, np.float64).tobytes())
-                rows += len(block)
-                for name, parts in beside.items():
-                    parts.append(_array(batch[name], name, rows))
-            if not rows:
-                raise InputError(f"{table} has column names but no rows")
-            file.flush()
-            values = np.memmap(file, np.float64, "r", shape=(rows, width))
-    except OSError as error:
-        raise InputError(
-            f"the scores of {table} do not fit into {tempfile.gettempdir()}: {error}; name a folder with "
-            "room by TMPDIR"
-        ) from error
-    return values, {name: np.concatenate(parts) for name, parts in beside.items()}
-
-
-def _block(batch: Any, roles: Roles, rows: int) -> NDArray[Any]:
-    """The scores (n, K) of a batch that begins behind ``rows``."""
-    arrays = [_array(batch[name], name, rows) for name in roles.scores]
-    return arrays[0] if arrays[0].ndim == 2 else np.stack([one.astype(np.float64) for one in arrays], axis=1)
-
-
-def _of_spooled(
-    roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]], *, told: bool
-) -> RawScores:
-    """Make a source of memory-mapped columns without copies; only the first rows are checked."""
-    if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
-        found = of_roles(roles, {**beside, roles.scores[0]: values}, told=told)
-        return replace(found, values=values)
-    # Roles of columns are found from the first rows: all rows would not fit into memory.
-    first_rows = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
-    beside_few = {name: column[: 1 << 16] for name, column in beside.items()}
-    found = of_roles(roles, {**first_rows, **beside_few}, place=CellNames(1), told=told)
-    whole = {f"{what}s": getattr(roles, what) for what in ("label", "weight", "group", "id", "source")}
-    columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
-    if roles.label_columns:
-        columns["labels"] = np.stack([beside[name] for name in roles.label_columns], axis=1)
-    return replace(found, values=values, **columns)
-
-
 _ARRAYS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors}
-_TABLES = {".parquet": _read_parquet, ".feather": _read_feather}
-_ENDINGS = (*_ARRAYS, *TEXTS, *_TABLES)
+_ENDINGS = (*_ARRAYS, *TEXTS, ".parquet")

@@ -232,15 +232,13 @@ class Scores:
         missing: Any = None,
         schema: Schema | str | Path | None = None,
         expected: Schema | Outputs | None = None,
-        engine: str | None = None,
-        password_file: str | Path | None = None,
     ) -> Scores:
-        """Read one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet, feather, safetensors.
+        """Read one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet, safetensors.
 
         See ``calib_serve.scores.files``.
 
         Args:
-            path: File; a folder or pattern of parquet files; or, with ``engine``, a table.
+            path: File.
             split: Split to read, such as "test", where the file has several.
             labels: Column or array of the file, or an npy file; with ``on`` a table of its own.
             on: Column of ids in both, by which labels of a table are found.
@@ -254,13 +252,11 @@ class Scores:
             missing: One or more scores that stand for none; see ``of``.
             schema: What else is said of them, or its file.
             expected: Kind and classes where nobody says so; see ``of``.
-            engine: Address of a database.
-            password_file: File with the password of ``engine``.
 
         Raises:
             InputError: Where it cannot be read; it names the file, row and column.
         """
-        from calib_serve.scores.files import read_source  # noqa: PLC0415 - engines and readers, for files alone
+        from calib_serve.scores.files import read_source  # noqa: PLC0415 - readers of files alone
 
         texts = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
         given: dict[str, Any] = {name: None if v is None else str(v) for name, v in texts.items()}
@@ -269,8 +265,8 @@ class Scores:
         given |= {"missing": _texts(missing), "ignore_label": _texts(ignore_label), "on": on}
         said = _schema(schema).under({**given, "by": by or wanted.by})
         if (said["outputs"] or "").startswith(OF_ANSWERS):
-            if split is not None or engine is not None:
-                raise InputError("a file of answers has no splits and is of no database: give a file of each")
+            if split is not None:
+                raise InputError("a file of answers has no splits: give a file of each")
             return _of_answers(Path(path), said, wanted)
         source = read_source(
             str(path),
@@ -279,8 +275,6 @@ class Scores:
             expected=wanted.columns,
             classes=said["class_names"] or wanted.class_names,
             told=said["outputs"] is not None or wanted.outputs is not None,
-            engine=engine,
-            password_file=password_file,
             label=said["labels"],
             weight=said["sample_weight"],
             group=said["groups"],

@@ -54,8 +54,6 @@ DECIDE = "decide artifact s.npz --split test -o made"
 PLAN = "contract plan promised --breach 5 --within 7d"
 AROUND = "pack --from x.mar --artifact artifact"
 LINES = [
-    (f"{FIT} --model net.pt2 --engine duckdb://d", "--engine"),
-    (f"{FIT} --from x.mar --engine duckdb://d", "--engine"),
     (f"{FIT} --option class_names=a,b,c", "class_names"),
     *((f"{FIT} --option seed={seed}", "seed") for seed in ("abc", "1.5", "-1", "true")),
     ("compare s.npz --study bins --option seed=abc", "seed"),
@@ -190,7 +188,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
     "input_range": clamped,
-    "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
     "trt_cache": lambda: TritonOptions(trt_cache="/cache"),
     "the token": lambda: MonitoringOptions(token_file="t", targets=("watch=h:1",)),
     "sample_weight is for": lambda: display(sample_weight=np.ones(300)),

@@ -1,4 +1,4 @@
-"""Scores by class name, Spark's vectors, and labels of another file by id: equal or refused."""
+"""Scores by class name, and labels of another file by id: equal or refused."""
 
 from __future__ import annotations
 
@@ -45,15 +45,6 @@ def pairs(row: Any, score: str = "score") -> list[dict[str, Any]]:
     return sorted(held, key=lambda one: -one[score])
 
 
-def sparse(row: Any) -> dict[str, Any]:
-    at = [int(k) for k in np.flatnonzero(row)]
-    return {"type": 0, "size": len(row), "indices": at, "values": [float(row[k]) for k in at]}
-
-
-def dense(row: Any) -> dict[str, Any]:
-    return {"type": 1, "values": [*map(float, row)]}
-
-
 # In one cell of row 3, or in all rows where a function is given.
 GOOD = mapped(P[2])
 BAD: list[tuple[str, Any, list[str]]] = [
@@ -90,47 +81,18 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("no score", [{"label": "cat"}], ["row 3", "class"]),
     ("two scores", [{"label": "cat", "score": 1.0, "prob": 1.0}], ["row 3", "class"]),
     ("one entry alone", {"label": 1, "score": 0.0}, ["row 3", "one type"]),
-    ("a vector among maps", dense(P[2]), ["row 3"]),
+    ("a vector of Spark", {"type": 1, "values": [*map(float, P[2])]}, ["row 3", "vector_to_array"]),
 ]
-VECTORS: list[tuple[str, Any, list[str]]] = [
-    ("a shorter one", dense(P[2][:2]), ["row 3", "2", "3"]),
-    ("a longer one", dense([*P[2], 0.0]), ["row 3", "4", "3"]),
-    ("a map among vectors", GOOD, ["row 3"]),
-    ("null", None, ["row 3"]),
-    ("a type of its own", {"type": 2, "values": [0.5, 0.5, 0.0]}, ["row 3", "type"]),
-    ("dense with indices", {**dense(P[2]), "size": 3, "indices": [0, 1, 2]}, ["row 3", "dense"]),
-    ("sparse without indices", {"type": 0, "size": 3, "values": [1.0]}, ["row 3"]),
-    (
-        "fewer values than indices",
-        {"type": 0, "size": 3, "indices": [0, 1], "values": [1.0]},
-        ["row 3", "as many"],
-    ),
-    ("an index beyond", {"type": 0, "size": 3, "indices": [3], "values": [1.0]}, ["row 3", "2"]),
-    ("an index below", {"type": 0, "size": 3, "indices": [-1], "values": [1.0]}, ["row 3"]),
-    ("indices that fall", {"type": 0, "size": 3, "indices": [1, 0], "values": [0.5, 0.5]}, ["row 3", "rise"]),
-    ("an index twice", {"type": 0, "size": 3, "indices": [1, 1], "values": [0.5, 0.5]}, ["row 3", "rise"]),
-    ("a bomb", {"type": 0, "size": 1 << 40, "indices": [1], "values": [1.0]}, ["row 3", "size"]),
-    (
-        "a size that is no number",
-        {"type": 0, "size": "3", "indices": [1], "values": [1.0]},
-        ["row 3", "size"],
-    ),
-    ("a null value", dense(P[2]) | {"values": [0.5, None, 0.5]}, ["row 3", "missing"]),
-    ("an empty one", {"type": 1, "values": []}, ["row 3"]),
-]
-CASES = [*((GOOD, *case) for case in BAD), *((dense(P[2]), *case) for case in VECTORS)]
 
 
-@pytest.mark.parametrize(("of", "name", "cell", "words"), CASES, ids=[case[1] for case in CASES])
+@pytest.mark.parametrize(("name", "cell", "words"), BAD, ids=[case[0] for case in BAD])
 def test_a_cell_that_is_no_scores_is_refused_by_its_row(
-    of: Any, name: str, cell: Any, words: list[str], tmp_path: Path
+    name: str, cell: Any, words: list[str], tmp_path: Path
 ) -> None:
-    as_cell = dense if "values" in of else mapped
-    rows = [{"output": as_cell(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
-    assert Scores.read(lines(tmp_path / "fine.jsonl", rows), class_names=NAMES).labels.tolist() == Y.tolist()
+    rows = [{"output": mapped(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
     rows[2]["output"] = cell
     with pytest.raises(InputError) as refused:
-        Scores.read(lines(tmp_path / "bad.jsonl", rows), class_names=NAMES if of is not GOOD else ())
+        Scores.read(lines(tmp_path / "bad.jsonl", rows))
     for word in words:
         assert any(part.replace("\\", "") in str(refused.value) for part in word.split("|")), str(
             refused.value
@@ -259,16 +221,6 @@ def test_a_rest_that_nobody_told_is_not_zero(tmp_path: Path) -> None:
     assert (Scores.of(in_memory, missing="absent=0").values == exact).all()
 
 
-def test_vectors_do_not_say_whose_they_are(tmp_path: Path) -> None:
-    rows = [{"probability": dense(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
-    path = lines(tmp_path / "part-0.json", rows)
-    with pytest.raises(InputError, match=r"name no classes, and labels do.* StringIndexer"):
-        Scores.read(path)
-    assert Scores.read(path, class_names=["owl", "cat", "dog"]).labels.tolist() == ((Y + 1) % 3).tolist()
-    rows = [{"probability": dense(p), "label": float(y)} for p, y in zip(P, Y, strict=True)]
-    assert Scores.read(lines(tmp_path / "part-1.json", rows)).labels.tolist() == Y.tolist()
-
-
 def test_results_of_a_pipeline_are_read_as_they_come_and_as_lines(tmp_path: Path) -> None:
     results = [pairs(p) for p in P]
     for found in (Scores.of(results, LABELS), Scores.of(tuple(results), LABELS)):
@@ -280,41 +232,22 @@ def test_results_of_a_pipeline_are_read_as_they_come_and_as_lines(tmp_path: Path
     assert "classes by name from 'scores'" in found.reading
 
 
-@pytest.mark.parametrize("folder", [False, True])
-@pytest.mark.parametrize("form", ["struct", "map", "pairs", "dense", "sparse", "list of a map"])
-def test_parquet_gives_what_the_arrays_hold(form: str, folder: bool, tmp_path: Path) -> None:
-    p = np.where(P < 0.2, 0, P)
-    p /= p.sum(axis=1, keepdims=True)
+@pytest.mark.parametrize("form", ["struct", "map", "pairs", "list of a map"])
+def test_parquet_gives_what_the_arrays_hold(form: str, tmp_path: Path) -> None:
     pair = pa.struct([("label", pa.string()), ("prob", pa.float64())])
-    vector = pa.struct(
-        [
-            ("type", pa.int8()),
-            ("size", pa.int32()),
-            ("indices", pa.list_(pa.int32())),
-            ("values", pa.list_(pa.float64())),
-        ]
-    )
     as_map = pa.map_(pa.string(), pa.float64())
     cells, kind = {
-        "struct": ([mapped(row) for row in p], None),
-        "map": ([list(mapped(row[::-1], NAMES[::-1]).items()) for row in p], as_map),
-        "pairs": ([pairs(row, "prob") for row in p], pa.list_(pair)),
-        "dense": ([dense(row) for row in p], vector),
-        "sparse": ([sparse(row) if i % 2 else dense(row) for i, row in enumerate(p)], vector),
-        "list of a map": ([[list(mapped(row).items())] for row in p], pa.list_(as_map)),
+        "struct": ([mapped(row) for row in P], None),
+        "map": ([list(mapped(row[::-1], NAMES[::-1]).items()) for row in P], as_map),
+        "pairs": ([pairs(row, "prob") for row in P], pa.list_(pair)),
+        "list of a map": ([[list(mapped(row).items())] for row in P], pa.list_(as_map)),
     }[form]
-    ids = np.arange(N)
-    table = pa.table({"id": ids, "predicted_label_probs": pa.array(cells, kind), "label": LABELS})
-    path = tmp_path / "parts" if folder else tmp_path / "scores.parquet"
-    path.mkdir() if folder else pq.write_table(table, path)
-    if folder:
-        pq.write_table(table.slice(0, 25), path / "part-0.parquet")
-        pq.write_table(table.slice(25), path / "part-1.parquet")
-    found = Scores.read(path, class_names=NAMES)
-    order = np.argsort(found.ids)
-    assert (found.values[order] == p).all()
+    table = pa.table({"predicted_label_probs": pa.array(cells, kind), "label": LABELS})
+    pq.write_table(table, tmp_path / "scores.parquet")
+    found = Scores.read(tmp_path / "scores.parquet")
+    assert (found.values == P).all()
     assert found.class_names == tuple(NAMES)
-    assert found.labels[order].tolist() == Y.tolist()
+    assert found.labels.tolist() == Y.tolist()
 
 
 def test_a_map_of_parquet_that_names_a_class_twice_is_refused(tmp_path: Path) -> None:
@@ -369,15 +302,6 @@ def test_structs_and_maps_that_duckdb_copies(ending: str, tmp_path: Path) -> Non
             found = Scores.read(path)
             assert (found.values == P).all()
             assert (found.class_names, found.labels.tolist()) == (tuple(NAMES), Y.tolist())
-
-
-def test_vectors_as_spark_4_3_writes_them_in_lines_of_json(tmp_path: Path) -> None:
-    path = tmp_path / "part-00000.json"
-    path.write_text(
-        '{"id":1,"probability":{"type":1,"values":[0.0,0.25,0.75]},"label":2.0}\n'
-        '{"id":0,"probability":{"type":0,"size":3,"indices":[2],"values":[1.0]},"label":2.0}\n'
-    )
-    assert Scores.read(path).values.tolist() == [[0, 0.25, 0.75], [0, 0, 1]]
 
 
 # Labels of another file.
@@ -530,21 +454,3 @@ def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
         assert told.exit_code == 0, told.output
         said = "450 of 450 rows have one of 900 labels by 'id', 450 labels have no row"
         assert said in " ".join(told.output.split())
-
-
-def test_a_folder_of_parquet_is_joined_whatever_the_order_of_its_rows(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    columns = {f"prob_{name}": P[:, k] for k, name in enumerate(NAMES)}
-    turned = np.random.default_rng(0).permutation(N)
-    for part in (turned[:25], turned[25:]):
-        pq.write_table(
-            pa.table({"id": part, **{n: c[part] for n, c in columns.items()}}),
-            folder / f"{len(part)}.parquet",
-        )
-    truths = labelled(tmp_path / "t.parquet", [(i, LABELS[i]) for i in range(0, N, 2)])
-    found = Scores.read(folder, labels=truths, on="id")
-    order = np.argsort(found.ids)
-    assert found.ids[order].tolist() == list(range(0, N, 2))
-    assert (found.values[order] == P[::2]).all()
-    assert found.labels[order].tolist() == Y[::2].tolist()
