@@ -225,6 +225,7 @@ def program(asked: str | None = None) -> App:
         help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
         help_format="plaintext",
         result_action="return_value",
+        config=[_split_at_commas, _check_whole],
     )
     app.register_install_completion_command(show=False)
     for title, names in COMMANDS.items():
@@ -246,7 +247,7 @@ def run_command(arguments: Sequence[str]) -> int:
     given = _OptionNames()
     try:
         app = program(asked)
-        app.config = [_split_at_commas, given.note, _check_whole]
+        app.config = [given.note, *app.config]
         code = app(arguments, exit_on_error=False, print_error=False)
     except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
         says, code = _explained(error, asked, given)

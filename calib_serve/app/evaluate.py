@@ -65,8 +65,6 @@ class _Shown(Json):
 class _Options(ReportOptions):
     """Options of ``calib-serve evaluate``."""
 
-    bins: int = ReportOptions.bins
-    """How many confidence bins."""
     replicates: int = ReportOptions.replicates
     """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
     artifact: Path | None = None

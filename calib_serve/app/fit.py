@@ -31,7 +31,7 @@ from calib_serve.app._show import (
 )
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import PYTHON, Factory, check, fields_of
-from calib_serve.core.options.data import DataOptions, ModelData
+from calib_serve.core.options.data import DataOptions
 from calib_serve.core.options.fit import BySource, Prior
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _next_commands(
     found = []
     held = options.test_split or _other_split(Path(data), source.split)
     if held is not None and source.from_ is None:
-        of = [data, *as_flags(replace(source, split=held), ModelData), "--artifact", out]
+        of = [data, *as_flags(replace(source, split=held), DataOptions), "--artifact", out]
         # A page is drawn by packages of an extra, which this host may not have.
         drawn = find_spec("matplotlib") is not None
         page = ["--report", f"{out.absolute().name}.html"] if drawn else []

@@ -848,7 +848,7 @@ def check_ungrouped(groups: Any) -> None:
     """Raise InputError for groups of multi-label samples."""
     if groups is not None:
         raise InputError(
-            "groups are for one class a sample, not for labels: leave --groups (groups=) out, and drop a "
+            "groups are for one class a sample, not for labels: leave groups= out, and drop a "
             "column or array that is called group"
         )
 

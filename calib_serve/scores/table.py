@@ -62,7 +62,7 @@ _NO_CLASS = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "
 _OPTION = {
     "label": "--labels, labels=",
     "weight": "schema --sample-weight, sample_weight=",
-    "group": "--groups, groups=",
+    "group": "schema --groups, groups=",
 }
 """The option that says which column is of a role."""
 

@@ -71,7 +71,6 @@ LINES = [
     (f"{PLAN} --acted-share 0.5", "--acted-share"),
     ("compare s.npz --train-split train", "--train-split"),
     ("compare s.npz --study optimum --methods vector", "--methods"),
-    ("compare s.npz --study bins --groups patients", "--groups"),
     ("compare s.npz --study stability --option models=2", "models"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
     ("audit p --labels l --engine postgres://a@b/c --temporary .", "--temporary"),
