@@ -24,11 +24,12 @@ from safetensors import SafetensorError, safe_open
 
 from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.names import shown
 from calib_serve.scores.joins import LabelsById
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
 from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import Roles, few, roles_of, said_by
+from calib_serve.scores.table import TAKEN, Roles, few, roles_of, said_by
 
 _SCORES = (
     *("logits", "log_probs", "probs", "label_logits", "label_probs"),
@@ -112,8 +113,10 @@ def _beside(found: RawScores, what: str, array: NDArray[Any], name: str) -> RawS
         raise ShapeError(
             f"{name} must hold one {what} for each of {len(found.values)} rows, got {array.shape}"
         )
+    file = shown(Path(name).name)
+    said = f"labels in {file}" if what == "label" else f"{file} {TAKEN[what]}"
     placed: dict[str, Any] = {f"{what}s": array}
-    return replace(found, **placed)
+    return replace(found, remarks=(*found.remarks, said), **placed)
 
 
 def read_npy(path: Path) -> NDArray[Any]:
