@@ -283,7 +283,7 @@ def _apart(
     expected = found.schema if calibration is None else calibration.schema
     said = None if source.schema is None else Schema.load(source.schema)
     # It has neither labels nor what else lies beside the rows of DATA.
-    beside = dict.fromkeys(("labels", "on", "groups", "sample_weight", "by"))
+    beside = dict.fromkeys(("labels", "groups", "sample_weight", "by"))
     bare = None if said is None else replace(said, **beside)
     unlabelled = replace(source, labels=None, schema=bare)
     other = file_scores(str(options.unknown), unlabelled, split=None, expected=expected)

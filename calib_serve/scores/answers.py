@@ -22,7 +22,6 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.documents import read_yaml
-from calib_serve.scores.joins import LabelsById
 from calib_serve.scores.kinds import SUM_OF_HALF, Floats, to_logits
 from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
@@ -462,7 +461,7 @@ def answers_in(
     path: Path,
     words: LabelWords,
     *,
-    label: str | LabelsById | None = None,
+    label: str | None = None,
     weight: str | None = None,
     group: str | None = None,
     source: str | None = None,
@@ -472,7 +471,7 @@ def answers_in(
     Args:
         path: JSON lines; see ``read_answers``.
         words: The words of the classes.
-        label: Entry of a row that holds its label, by default "label"; or labels by its id.
+        label: Entry of a row that holds its label, by default "label".
         weight: Entry of a row that holds its weight.
         group: Entry of a row that says which rows belong together.
         source: Entry of a row that says which source it is of.
@@ -488,29 +487,21 @@ def answers_in(
         raise InputError("it holds no answers")
     found = read_answers(rows, words)
     bounds = np.array([one.bounds for one in found])
-    kept, joined = np.ones(len(rows), bool), list[str]()
-    asked = {"weights": weight, "groups": group, "sources": source}
-    if not isinstance(label, LabelsById):
-        asked["labels"] = label or _first_of(("label",), rows)
+    label = label or ("label" if "label" in rows[0] else None)
+    asked = {"labels": label, "weights": weight, "groups": group, "sources": source}
     beside: dict[str, Any] = {what: _entries(rows, name) for what, name in asked.items() if name}
-    of_rows = _first_of(("custom_id",) if "choices" in rows[0] else ("custom_id", "id"), rows)
-    if isinstance(label, LabelsById):
-        kept, beside["labels"], said = label.join(_entries(rows, label.on), typed=True)
-        joined = [said]
-    made = RawScores(
+    # A response as it came has an id of its own.
+    ids = ("custom_id",) if "choices" in rows[0] else ("custom_id", "id")
+    of_rows = next((name for name in ids if name in rows[0]), None)
+    return RawScores(
         np.array([one.probs for one in found]),
         class_names=words.names,
         ids=_entries(rows, of_rows) if of_rows else None,
         bounds=bounds,
-        remarks=(*joined, *_remarks(found, bounds, words)),
+        remarks=tuple(_remarks(found, bounds, words)),
         place=CellNames(1),
         **beside,
     )
-    return made.take(kept) if joined else made
-
-
-def _first_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    return next((name for name in names if name in rows[0]), None)
 
 
 def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:

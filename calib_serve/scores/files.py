@@ -1,6 +1,6 @@
-"""Files of scores: npz, npy, safetensors; csv, tsv, jsonl, parquet.
+"""Files of scores: npz, npy; csv, tsv, jsonl, parquet.
 
-Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or ``logits`` and ``labels``;
+Files of arrays (npz) hold ``SPLIT_logits`` and ``SPLIT_labels``, or ``logits`` and ``labels``;
 ``probs``, ``log_probs``, ``label_logits`` or ``label_probs`` may stand in place of ``logits``, and beside
 them ``weights``, ``groups``, ``ids`` and ``class_names``. An npy file holds scores alone and is
 memory-mapped. The columns of a table are known by their names, as ``calib_serve.scores.table`` says; its
@@ -20,12 +20,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.joins import LabelsById
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
 from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
@@ -46,8 +44,7 @@ class _Asked:
     """The split and columns asked of a file, and the names of its label, weight and group.
 
     ``classes``: names of classes that are known; ``told``: whether the kind of scores is;
-    ``expected``: columns of an artifact, which are taken where all are there; ``by_id``: labels of another
-    file.
+    ``expected``: columns of an artifact, which are taken where all are there.
     """
 
     split: str | None
@@ -56,13 +53,11 @@ class _Asked:
     classes: Sequence[str] = ()
     told: bool = False
     expected: Sequence[str] = ()
-    by_id: LabelsById | None = None
 
     def roles(self, names: Sequence[str], index: Sequence[str] = (), called: Collection[str] = ()) -> Roles:
         """Find the role of each column."""
-        beside: dict[str, Any] = {**self.beside, "called": called, "index": index}
-        beside |= {} if self.by_id is None else {"id": self.by_id.on, "apart": True}
-        return roles_of(names, columns=self.columns, expected=self.expected, classes=self.classes, **beside)
+        known: dict[str, Any] = {"expected": self.expected, "classes": self.classes, **self.beside}
+        return roles_of(names, columns=self.columns, called=called, index=index, **known)
 
 
 def read_source(
@@ -77,24 +72,22 @@ def read_source(
     weight: str | None = None,
     group: str | None = None,
     source: str | None = None,
-    on: str | None = None,
 ) -> RawScores:
     """Return one split of a file.
 
-    ``label`` to ``source``: each a column or array of the file by name, or an npy file beside it;
-    with ``on``, a column of ids in both, ``label`` is a table.
+    ``label`` to ``source``: each a column or array of the file by name, or an npy file beside it.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
     path = Path(where)
-    if on is None and label is not None and Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
+    if label is not None and Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
         raise InputError(
-            f"{label} is a table: say by which ids its labels are those of the scores (schema --on, on=)"
+            f"{label} is a table: put its labels into a column of the scores, row by row of one id, as by "
+            "pandas' merge(on=)"
         )
-    by_id = None if on is None else labels_by_id(label, on)
-    asked = {"label": label if on is None else None, "weight": weight, "group": group, "source": source}
+    asked = {"label": label, "weight": weight, "group": group, "source": source}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
-    wanted = _Asked(split, columns, inside, classes, told, expected, by_id)
+    wanted = _Asked(split, columns, inside, classes, told, expected)
     with _reading(path) as read:
         if read in _ARRAYS.values():
             found = read(path, wanted)
@@ -102,7 +95,7 @@ def read_source(
             roles, table = read(path, wanted.roles)
             if not len(next(iter(table.values()), ())):
                 raise InputError("it has column names but no rows" if table else "it has no column of scores")
-            found = _of_table(roles, table, wanted, typed=_is_typed(path))
+            found = _of_table(roles, table, wanted)
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
     return replace(found, name=path.name.partition(".")[0])
@@ -127,34 +120,6 @@ def read_npy(path: Path) -> NDArray[Any]:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def labels_by_id(label: str | None, on: str) -> LabelsById:
-    """The labels of a table, by their ids."""
-    if label is None:
-        raise InputError(
-            f"schema --on {on} (on=) is of labels in a table of their own: say --labels FILE (labels=)"
-        )
-    path = Path(label)
-
-    def roles(names: Sequence[str], index: Sequence[str] = ()) -> Roles:
-        found = roles_of(names, columns=(), id=on, index=index).label
-        others = [name for name in names if name != on and name not in index]
-        if found is None and len(others) != 1:
-            raise InputError(f"which column holds the labels? There are {few(others)}: call it 'label'")
-        return Roles((), label=found or others[0], id=on)
-
-    with _reading(path) as read:
-        if read in _ARRAYS.values():
-            raise InputError("labels with ids are read from tables, such as CSV, JSON lines or Parquet")
-        found, table = read(path, roles)
-        called = f"{found.label} of {path.name}"
-        return LabelsById.of(on, called, table[on], table[str(found.label)], typed=_is_typed(path))
-
-
-def _is_typed(path: Path) -> bool:
-    """Whether a file tells 1 from "1"."""
-    return not path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
     """The function that reads a file by its ending; its errors, and those of what is read, name the file."""
@@ -172,7 +137,7 @@ def _reading(path: Path) -> Iterator[Any]:
         yield {**_ARRAYS, ".parquet": _read_parquet}.get(ending, _read_text)
     except InputError as error:
         raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
-    except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
+    except (*ZIP_ERRORS, csv.Error) as error:
         raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
 
 
@@ -191,12 +156,6 @@ def _read_npz(path: Path, asked: _Asked) -> RawScores:
     kept = {_in_split(name, asked.split) for name in (*roles.scores, *roles.others)}
     arrays, _ = read_npz(path, wanted=kept.__contains__)
     return _from_arrays(roles, {**known, **arrays}.__getitem__, names, asked)
-
-
-def _read_safetensors(path: Path, asked: _Asked) -> RawScores:
-    with safe_open(path, framework="numpy") as arrays:
-        names = list(arrays.keys())
-        return _from_arrays(_roles_in(path, names, asked), arrays.get_tensor, names, asked)
 
 
 def _roles_in(path: Path, names: Collection[str], asked: _Asked) -> Roles:
@@ -220,13 +179,9 @@ def _from_arrays(
     found = {what: called[name] for what, name in roles.beside.items()}
     others = [name for name in roles.left_out if said_by(name) is not None]
     said = [f"left out: {few(others)}"] if others else []
-    kept = np.ones(len(scores), bool)
-    if asked.by_id is not None:
-        kept, found["label"], remark = asked.by_id.join(called[str(roles.id)], typed=True)
-        roles, said = replace(roles, label=asked.by_id.called), [remark, *said]
     source = of_arrays(scores, **found)
     return replace(
-        source if kept.all() else source.take(kept),
+        source,
         class_names=tuple(map(str, get("class_names").tolist())) if "class_names" in names else (),
         outputs=roles.kind,
         roles=roles,
@@ -261,14 +216,10 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted({n.removesuffix(e) for n, e in found if e})
 
 
-def _of_table(roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool) -> RawScores:
+def _of_table(roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked) -> RawScores:
     """The rows of a split of a table, whose columns' roles are known but for those called as a class."""
     split = asked.split
-    kept, said = np.ones(len(next(iter(table.values()))), bool), list[str]()
-    if asked.by_id is not None:
-        kept, labels, remark = asked.by_id.join(table[str(roles.id)], typed=typed)
-        called, said = asked.by_id.called, [remark]
-        roles, table = replace(roles, label=called), {**table, called: labels}
+    kept = np.ones(len(next(iter(table.values()))), bool)
     if roles.split is not None:
         # As texts: a split may be called 1 and be read as a number.
         of = np.array([str(one) for one in table[roles.split].tolist()])
@@ -277,19 +228,15 @@ def _of_table(roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, ty
             raise InputError(f"there are the splits {', '.join(known)}; name one (--split, split=)")
         if split not in known:
             raise InputError(f"there are the splits {', '.join(known)}, got {split!r}")
-        kept &= of == split
+        kept = of == split
     elif split is not None:
         raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
-    if not kept.any():
-        raise InputError(f"no row of the split {split!r} has a label")
     table = table if kept.all() else {name: column[kept] for name, column in table.items()}
     # Of a table of languages, id is Indonesian.
     named = {*texts_in(None if roles.label is None else table[roles.label])}
     if of_classes := ({*table} & named) - {*roles.scores}:
-        own = [name for name in table if asked.by_id is None or name != asked.by_id.called]
-        roles = replace(asked.roles(own, called=of_classes), label=roles.label)
-    found = of_roles(roles, table, classes=asked.classes, place=CellNames(1).take(kept), told=asked.told)
-    return replace(found, remarks=(*said, *found.remarks))
+        roles = replace(asked.roles([*table], called=of_classes), label=roles.label)
+    return of_roles(roles, table, classes=asked.classes, place=CellNames(1).take(kept), told=asked.told)
 
 
 def _read_text(path: Path, roles_in: _RolesIn) -> _Table:
@@ -424,5 +371,5 @@ def _plain(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False))
 
 
-_ARRAYS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors}
+_ARRAYS = {".npz": _read_npz, ".npy": _read_npy}
 _ENDINGS = (*_ARRAYS, *TEXTS, ".parquet")

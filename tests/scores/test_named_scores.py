@@ -1,4 +1,4 @@
-"""Scores by class name, and labels of another file by id: equal or refused."""
+"""Scores by class name: equal or refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import by_schema, invoke
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime import InferenceSession
@@ -302,155 +300,3 @@ def test_structs_and_maps_that_duckdb_copies(ending: str, tmp_path: Path) -> Non
             found = Scores.read(path)
             assert (found.values == P).all()
             assert (found.class_names, found.labels.tolist()) == (tuple(NAMES), Y.tolist())
-
-
-# Labels of another file.
-
-
-def scored(path: Path, ids: Any) -> Path:
-    """Scores of all ways to write a table."""
-    frame = pd.DataFrame(P, columns=NAMES).assign(id=ids)
-    if path.suffix == ".parquet":
-        frame.to_parquet(path)
-    elif path.suffix == ".csv":
-        frame.to_csv(path, index=False)
-    elif path.suffix == ".npz":
-        np.savez(path, probs=P, ids=np.asarray(ids), class_names=NAMES)
-    else:
-        frame.to_json(path, orient="records", lines=True, double_precision=15)
-    return path
-
-
-def labelled(path: Path, rows: Any) -> Path:
-    frame = pd.DataFrame(rows, columns=["id", "truth"])
-    if path.suffix == ".parquet":
-        frame.to_parquet(path)
-    elif path.suffix == ".csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_json(path, orient="records", lines=True)
-    return path
-
-
-TEXT_IDS = [f"{i:03}" for i in range(N)]
-
-
-@pytest.mark.parametrize("theirs", ["csv", "parquet", "jsonl"])
-@pytest.mark.parametrize("own", ["csv", "parquet", "jsonl", "npz"])
-@pytest.mark.parametrize("as_text", [False, True])
-def test_labels_of_another_file_are_found_by_id(own: str, theirs: str, as_text: bool, tmp_path: Path) -> None:
-    ids = TEXT_IDS if as_text else list(range(N))
-    turned = np.random.default_rng(0).permutation(N)[:33]
-    rows = [(ids[i], LABELS[i]) for i in turned] + [("x1" if as_text else 777, "cat")]
-    path = scored(tmp_path / f"scores.{own}", ids)
-    how = {"on": "ids" if own == "npz" else "id"}
-    truths = labelled(tmp_path / f"truths.{theirs}", rows)
-    if own == "npz":
-        frame = pd.DataFrame(rows, columns=["ids", "truth"])
-        frame.to_csv(truths, index=False) if theirs == "csv" else None
-        frame.to_parquet(truths) if theirs == "parquet" else None
-        frame.to_json(truths, orient="records", lines=True) if theirs == "jsonl" else None
-    found = Scores.read(path, labels=truths, **how)
-    kept = np.sort(turned)
-    np.testing.assert_allclose(found.values, P[kept], rtol=0, atol=1e-15)
-    assert [found.class_names[k] for k in found.labels] == [LABELS[i] for i in kept]
-    said = f"33 of 40 rows have one of 34 labels by '{how['on']}', 7 without one are left out, "
-    said += "1 labels have no row"
-    assert said in found.reading
-    assert f"labels in 'truth of truths.{theirs}'" in found.reading
-
-
-WITHOUT: list[tuple[str, str, Any, str, Any, str]] = [
-    ("int and text", "parquet", range(N), "parquet", TEXT_IDS, "int '0'.* str '000'.*alike in 'id'"),
-    ("int and text alike", "jsonl", range(N), "jsonl", [str(i) for i in range(N)], "int '.*str '"),
-    ("leading zeros lost", "csv", TEXT_IDS, "parquet", range(N), "alike in 'id'"),
-    (
-        "leading zeros lost of some",
-        "csv",
-        [*TEXT_IDS[:9], *map(str, range(9, N))],
-        "csv",
-        range(N),
-        "alike in 'id'",
-    ),
-    ("blanks", "jsonl", TEXT_IDS, "jsonl", [f"{one} " for one in TEXT_IDS], "alike in 'id'"),
-    ("floats of texts", "csv", range(N), "csv", [f"{i}.0" for i in range(N)], "alike in 'id'"),
-    ("others", "csv", range(N), "csv", range(100, 100 + N), "of 40 ids .* 0 are among"),
-    ("hardly any", "csv", range(N), "csv", range(38, 38 + N), "of 40 ids .* 2 are among"),
-    ("a missing id of labels", "jsonl", range(N), "jsonl", [0.5, *range(1, N)], "row 1 .*float '0.5'"),
-    ("a missing id of scores", "jsonl", [None, *TEXT_IDS[1:]], "jsonl", TEXT_IDS, "row 1 .*NoneType"),
-    ("an empty id", "csv", ["", *TEXT_IDS[1:]], "csv", TEXT_IDS, "row 1 of column 'id' holds the str ''"),
-    ("floats", "parquet", np.arange(N) + 0.0, "parquet", range(N), "row 1 .*float '0.0'"),
-    ("numbers and texts", "jsonl", [1, "1", *TEXT_IDS[2:]], "jsonl", TEXT_IDS, "row 2 .*str '1'"),
-    ("booleans", "jsonl", [True, *TEXT_IDS[1:]], "jsonl", TEXT_IDS, "row 1 .*bool"),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "own", "ids", "theirs", "others", "words"), WITHOUT, ids=[one[0] for one in WITHOUT]
-)
-def test_ids_that_are_not_alike_are_refused(
-    name: str, own: str, ids: Any, theirs: str, others: Any, words: str, tmp_path: Path
-) -> None:
-    table = (
-        lines(tmp_path / "scores.jsonl", [{"id": i, **mapped(p)} for i, p in zip(ids, P, strict=True)])
-        if own == "jsonl"
-        else scored(tmp_path / f"scores.{own}", list(ids))
-    )
-    rows = list(zip(others, LABELS, strict=True))
-    truths = (
-        lines(tmp_path / "t.jsonl", [{"id": i, "label": y} for i, y in rows])
-        if theirs == "jsonl"
-        else labelled(tmp_path / f"t.{theirs}", rows)
-    )
-    with pytest.raises(InputError, match=words):
-        Scores.read(table, labels=truths, on="id")
-
-
-def test_a_label_twice_must_agree_and_what_is_not_there_is_said(tmp_path: Path) -> None:
-    path = scored(tmp_path / "scores.csv", TEXT_IDS)
-    rows = list(zip(TEXT_IDS, LABELS, strict=True))
-    twice = labelled(tmp_path / "twice.csv", [*rows, *rows[:5]])
-    assert Scores.read(path, labels=twice, on="id").labels.tolist() == Y.tolist()
-    other = NAMES[(Y[3] + 1) % 3]
-    against = labelled(tmp_path / "against.csv", [*rows, ("003", other)])
-    with pytest.raises(InputError, match=f"against.csv: row 41 says '{other}' of the id '003'"):
-        Scores.read(path, labels=against, on="id")
-    for how, words in (
-        ({"on": "id"}, "--labels FILE"),
-        ({"labels": tmp_path / "none.csv", "on": "id"}, "there is no file"),
-        ({"labels": twice, "on": "key"}, "no column 'key'"),
-        ({"labels": twice}, "twice.csv is a table: say by which ids"),
-        ({"labels": scored(tmp_path / "s.csv", TEXT_IDS), "on": "id"}, "which column holds the labels"),
-    ):
-        with pytest.raises(InputError, match=words):
-            Scores.read(path, **how)
-
-
-def test_a_column_label_beside_the_scores_gives_way_and_splits_go_first(tmp_path: Path) -> None:
-    rows = [{"id": i, "output": mapped(p), "label": "cat", "split": "ab"[i % 2]} for i, p in enumerate(P)]
-    truths = labelled(tmp_path / "t.parquet", list(enumerate(LABELS))[:30])
-    found = Scores.read(lines(tmp_path / "s.jsonl", rows), labels=truths, on="id", split="b")
-    assert found.labels.tolist() == Y[1:30:2].tolist()
-    assert "left out: 'label'" in found.reading
-    assert (found.schema.labels, found.schema.on) == (str(truths), "id")
-
-
-def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.ones(3), 900)
-    y = (p.cumsum(axis=1) > rng.random((900, 1))).argmax(axis=1)
-    rows = [{"id": i, "probs": mapped(row)} for i, row in enumerate(p)]
-    scores, held = (lines(tmp_path / f"s{k}.jsonl", rows[k::2]) for k in (0, 1))
-    truths = labelled(tmp_path / "t.csv", [(i, NAMES[k]) for i, k in enumerate(y)])
-    by_id = by_schema(scores, "--labels", truths, "--on", "id")
-    folder = str(tmp_path / "artifact")
-    for command in (
-        ("evaluate", str(scores), *by_id),
-        ("fit", "--data", str(scores), *by_id, "--method", "temperature", "-o", folder),
-        ("evaluate", str(scores), *by_id, "--report", str(tmp_path / "report.html")),
-        ("decide", folder, str(held), *by_id, "--coverage", "0.9", "-o", str(tmp_path / "decided")),
-    ):
-        told = invoke([*command])
-        assert told.exit_code == 0, told.output
-        said = "450 of 450 rows have one of 900 labels by 'id', 450 labels have no row"
-        assert said in " ".join(told.output.split())

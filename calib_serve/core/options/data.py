@@ -80,8 +80,6 @@ class FileOptions(ScoresOptions):
 
     labels: str | None = None
     """The labels: a column or array of the file, or an npy file."""
-    on: Annotated[str | None, SCHEMA] = None
-    """A column of ids, by which labels are found that are a table of their own."""
 
     @property
     def of_file(self) -> dict[str, Any]:
