@@ -16,10 +16,6 @@ INTRODUCTION = """# Command line
 Every command has `--help`, which begins with an example. Results go to stdout, progress and errors to
 stderr; an error of ours is one line that says what to do. An option with `...` is repeated, or takes commas.
 
-`fit`, `serve`, `watch`, `gateway` and `label` also read their options from `--config FILE.yaml`
-(`ttl_days: 14`) and from the environment (`CALIB_SERVE_WATCH_TTL_DAYS=14`); the command line wins over the
-environment, and that over the file. What names no option is refused in each.
-
 | exit code | |
 | --- | --- |
 | 0 | done |

@@ -70,7 +70,7 @@ def pytest_collect_file() -> Iterator[None]:
 
 
 LONGEST = (
-    "faults/test_what_happens_when.py", "docs/test_pages.py", "app/test_demo.py",
+    "faults/test_what_happens_when.py", "docs/test_pages.py",
     "faults/test_postgresql_faults.py", "monitor/test_feed.py", "fuse/test_triton_server.py",
     "integrations/test_kafka.py", "ledger/test_ledger.py",
     "attacks/test_bad_watches.py", "faults/test_worker_killed.py", "gateway/test_counting.py",

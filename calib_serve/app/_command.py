@@ -1,10 +1,8 @@
-"""The declaration of commands, and the sources of their options."""
+"""The declaration of commands and of their options."""
 
 # Without annotations of the future: those of a class below are read in the module of the class that inherits.
-import difflib
 import importlib
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +12,6 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
 from cyclopts.argument import ArgumentCollection
-from cyclopts.config import Dict, Env
 
 import calib_serve
 from calib_serve.app import COMMANDS
@@ -23,14 +20,6 @@ from calib_serve.core.options.base import PYTHON, SCHEMA, check
 from calib_serve.core.options.data import SplitData
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# Those that a scheduler or a container runs; whatever else is typed by a person needs no file.
-_CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
-"""The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
-
-_PREFIX = "CALIB_SERVE_"
-_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_[0-9]")
-"""In names of variables that say where a service of this name is, such as calib-serve-watch."""
 
 Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
@@ -138,72 +127,38 @@ def subcommand(app: App) -> Callable[[F], F]:
 
 
 class _OptionNames(dict[str, str]):
-    """Names of options by field, as they were given: a flag, a variable, or a name in a file."""
+    """Names of a command's options by field: its class's check knows a field, and a user the flag."""
 
     def name(self, field: str) -> str:
-        """The option's name as given, else its flag; KEY of --option where it has no flag."""
+        """The option's flag; KEY of --option where it has none."""
         no_flag = f"--option {field}" if "option" in self else f"--{field.replace('_', '-').rstrip('-')}"
         return self.get(field, no_flag)
 
     def note(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Note the names of a command's options; cyclopts calls it when every source was read."""
+        """Note the names of a command's options; cyclopts calls it when the command line was read."""
         # Fields of two classes of one command have different names, so a field names one option.
-        for one in arguments:
-            field = one.field_info.name
-            if not one.tokens:
-                self[field] = one.name
-            elif (last := one.tokens[-1]).source not in ("cli", "env"):
-                self[field] = f"{field} in {last.source}"
-            else:
-                self[field] = last.keyword or one.name
-
-    def check_whole(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Raise OptionError for a fraction where a whole number is wanted; cyclopts would round it."""
-        for one in arguments:
-            asked = {*get_args(one.hint), one.hint}
-            if int in asked and float not in asked:
-                for token in one.tokens:
-                    fraction = re.fullmatch(r"[+-]?\d*\.\d*", token.value)
-                    says = f"is a whole number, got {token.value!r}"
-                    check(fraction is None, one.field_info.name, says)
+        self.update({one.field_info.name: one.name for one in arguments})
 
 
-def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], _OptionNames]:
-    """Set the sources of the options of the command ``asked``.
-
-    What is given on the command line wins over the environment, and that over the file of --config. Return
-    the arguments that are left, and how each option was given, which is known once the app has run.
-    """
-    # Taken out by hand: the file must be read before cyclopts asks its sources.
-    left, file = _without_config(arguments) if asked in _CONFIGURED else (list(arguments), None)
-    sources: list[Any] = []
-    if asked in _CONFIGURED:
-        sources += [_check_variables, Env(_PREFIX)]
-    if file is not None:
-        sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
-    given = _OptionNames()
-    # The order counts: commas are split once every source has given its tokens, and before they are checked.
-    app.config = [*sources, _split_at_commas, given.note, given.check_whole]
-    return left, given
+def _check_whole(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Raise OptionError for a fraction where a whole number is wanted; cyclopts would round it."""
+    for one in arguments:
+        asked = {*get_args(one.hint), one.hint}
+        if int in asked and float not in asked:
+            for token in one.tokens:
+                fraction = re.fullmatch(r"[+-]?\d*\.\d*", token.value)
+                check(fraction is None, one.field_info.name, f"is a whole number, got {token.value!r}")
 
 
-def _check_variables(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Raise InputError for a variable with this command's prefix that names no option."""
-    prefix = f"{_PREFIX}{'_'.join(commands).upper()}_"
-    for name in sorted(name for name in os.environ if name.startswith(prefix)):
-        if _OF_KUBERNETES.search(name) or name == "CALIB_SERVE_LABEL_BUDGET":  # of TorchServe's workers
-            continue
-        try:
-            arguments.match(name.removeprefix(prefix), transform=_of_variable, delimiter="_")
-        except ValueError:
-            known = [prefix + _of_variable(one) for argument in arguments for one in argument.names]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; see calib-serve {' '.join(commands)} --help"
-            raise InputError(f"the variable {name} names no option{hint}") from None
-
-
-def _of_variable(option: str) -> str:
-    return option.upper().replace("-", "_").lstrip("_")
+def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Split the values of options that are tuples at commas; lists are repeated options."""
+    for argument in arguments:
+        if any(get_origin(hint) is tuple for hint in (argument.hint, *get_args(argument.hint))):
+            argument.tokens[:] = [
+                token.evolve(value=value.strip())
+                for token in argument.tokens
+                for value in token.value.split(",")
+            ]
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
@@ -262,57 +217,6 @@ def refuse_existing(out: Path, *, force: bool) -> None:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
 
 
-def _read_config(file: Path) -> dict[str, Any]:
-    """Read the options of a YAML file; dashes and underscores in their names are the same.
-
-    A mapping stands for KEY=VALUE options.
-    """
-    from calib_serve.core.files import read_whole
-    from calib_serve.scores import read_yaml
-
-    try:
-        found = read_yaml(read_whole(file))
-    except (OSError, ValueError) as error:
-        raise InputError(f"--config: cannot read {file}: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"--config: {file} must hold options, NAME: VALUE a line")
-    return {
-        str(name).replace("_", "-"): [f"{key}={one}" for key, one in value.items()]
-        if isinstance(value, dict)
-        else value
-        for name, value in found.items()
-    }
-
-
-def _without_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
-    """Split the arguments into those without --config FILE, and that file."""
-    left, file = [], None
-    words = iter(arguments)
-    for word in words:
-        name, is_one, value = word.partition("=")
-        if name != "--config":
-            left.append(word)
-            continue
-        text = value if is_one else next(words, "")
-        if not text:
-            raise InputError("--config needs a file")
-        file = Path(text)
-    return left, file
-
-
-def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Split the values of options that are tuples at commas; lists are repeated options."""
-    for argument in arguments:
-        if not any(get_origin(hint) is tuple for hint in (argument.hint, *get_args(argument.hint))):
-            continue
-        argument.tokens[:] = [
-            token.evolve(value=value.strip())
-            for token in argument.tokens
-            # In a file a list is a list, and a name in it may hold a comma.
-            for value in (token.value.split(",") if token.source in ("cli", "env") else [token.value])
-        ]
-
-
 def program(asked: str | None = None) -> App:
     """Make the program: the command ``asked`` is imported, of the others only the summary is known."""
     app = App(
@@ -321,6 +225,7 @@ def program(asked: str | None = None) -> App:
         help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
         help_format="plaintext",
         result_action="return_value",
+        config=[_split_at_commas, _check_whole],
     )
     app.register_install_completion_command(show=False)
     for title, names in COMMANDS.items():
@@ -342,8 +247,8 @@ def run_command(arguments: Sequence[str]) -> int:
     given = _OptionNames()
     try:
         app = program(asked)
-        tokens, given = _prepared(app, asked, arguments)
-        code = app(tokens, exit_on_error=False, print_error=False)
+        app.config = [given.note, *app.config]
+        code = app(arguments, exit_on_error=False, print_error=False)
     except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
         says, code = _explained(error, asked, given)
         sys.stderr.write(f"calib-serve: {says}\n")
@@ -355,7 +260,6 @@ def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tupl
     """The line and the exit code of an error; raises the error of a missing module of ours."""
     if isinstance(error, CycloptsError):
         return _misused(error, asked, given), 2
-    # The check of a class knows a field; a user knows the flag, variable or file that it came from.
     if isinstance(error, OptionError):
         return f"{given.name(error.option)} {error.says}", 2
     if isinstance(error, CalibServeError):

@@ -16,7 +16,7 @@ from calib_serve.core.options.data import PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
-    from calib_serve.core.options.data import ArchiveData, FileOptions, HeldData, ModelData
+    from calib_serve.core.options.data import DataOptions, FileOptions, HeldData
     from calib_serve.models import Classifier
     from calib_serve.scores import Outputs, Schema, Scores
 
@@ -76,7 +76,7 @@ class ModelSamples:
 
 def model_samples(
     data: str | Path,
-    options: HeldData | ModelData,
+    options: HeldData | DataOptions,
     *,
     artifact: Artifact | None = None,
     outputs: Outputs | None = None,
@@ -100,7 +100,7 @@ def model_samples(
 
 
 def archive_scores(
-    data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
+    data: str | Path, options: DataOptions, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
     """Ask an archive's handler for its scores; return them with the archive's calibration, if any."""
     from calib_serve.torchserve import scores_of_archive

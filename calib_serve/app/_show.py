@@ -36,8 +36,8 @@ def command_line(*words: object) -> str:
 def as_flags(options: object, *kinds: type) -> list[str]:
     """The fields of ``kinds`` that differ from their defaults, as the command line takes them.
 
-    >>> from calib_serve.core.options.data import ColumnOptions
-    >>> as_flags(ColumnOptions(columns=("p_0", "p_1"), outputs="percent"), ColumnOptions)
+    >>> from calib_serve.core.options.data import ScoresOptions
+    >>> as_flags(ScoresOptions(columns=("p_0", "p_1"), outputs="percent"), ScoresOptions)
     ['--columns', 'p_0,p_1', '--outputs', 'percent']
     """
     words: list[str] = []

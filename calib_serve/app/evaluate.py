@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
     from calib_serve.fit import Refinement
-    from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LevelEvaluation, Verdict
+    from calib_serve.metrics import (
+        DecisionCurve,
+        Estimate,
+        Evaluation,
+        LabelsEvaluation,
+        LevelEvaluation,
+        Verdict,
+    )
     from calib_serve.report import Contents
     from calib_serve.scores import Outputs, Scores
 
@@ -65,8 +72,6 @@ class _Shown(Json):
 class _Options(ReportOptions):
     """Options of ``calib-serve evaluate``."""
 
-    bins: int = ReportOptions.bins
-    """How many confidence bins."""
     replicates: int = ReportOptions.replicates
     """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
     artifact: Path | None = None
@@ -218,11 +223,14 @@ class _Measured:
     metrics: "Evaluation | LabelsEvaluation"
     decisions: "DecisionsEvaluation | None"
     levels: "tuple[LevelEvaluation, ...]"
+    curve: "DecisionCurve | None" = None
 
     @classmethod
     def of(cls, contents: "Contents") -> "_Measured":
         """What a page shows, once more: nothing is measured twice."""
-        return cls(contents.verdict, contents.after.metrics, contents.decisions or None, contents.levels)
+        side, decisions = contents.after, contents.decisions or None
+        curve = getattr(side, "benefit", None)  # of classes
+        return cls(contents.verdict, side.metrics, decisions, contents.levels, curve)
 
 
 def _measured(found: "Scores", calibration: "Artifact | None", options: _Options) -> _Measured:
@@ -252,7 +260,9 @@ def _as_dict(
 
     weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
     of_two = not found.is_multilabel and found.classes == 2
-    curve = decision_curve(found.probs[:], found.labelled(), **weighing) if of_two else None
+    curve = measured.curve
+    if of_two and curve is None:
+        curve = decision_curve(found.probs[:], found.labelled(), **weighing)
     return {
         **measured.metrics.as_dict(),
         "verdict": measured.verdict.as_dict(),
@@ -272,7 +282,9 @@ def _apart(
 
     expected = found.schema if calibration is None else calibration.schema
     said = None if source.schema is None else Schema.load(source.schema)
-    bare = None if said is None else replace(said, labels=None, on=None)
+    # It has neither labels nor what else lies beside the rows of DATA.
+    beside = dict.fromkeys(("labels", "groups", "sample_weight", "by"))
+    bare = None if said is None else replace(said, **beside)
     unlabelled = replace(source, labels=None, schema=bare)
     other = file_scores(str(options.unknown), unlabelled, split=None, expected=expected)
     other = other if calibration is None else calibration.calibrated(other)

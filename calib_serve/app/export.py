@@ -95,17 +95,10 @@ def _probabilities(
 
     from calib_serve.artifact import Artifact
     from calib_serve.core.files import write_atomically
-    from calib_serve.scores import holds_files
 
     out = output.out
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
-    # Rows of a folder's files have no order that a caller could know.
-    if holds_files(data):
-        raise InputError(
-            f"the rows of {data} come in any order, so nothing would say which probabilities are whose; "
-            "take one file after the other"
-        )
     known = Artifact.load(artifact)
     if known.model_steps:
         raise InputError(

@@ -31,7 +31,7 @@ from calib_serve.app._show import (
 )
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import PYTHON, Factory, check, fields_of
-from calib_serve.core.options.data import DataOptions, ModelData
+from calib_serve.core.options.data import DataOptions
 from calib_serve.core.options.fit import BySource, Prior
 
 if TYPE_CHECKING:
@@ -75,8 +75,6 @@ class _Options(Prior, BySource, PictureOptions):
     export."""
     train_split: str | None = None
     """The split that a masked head trains on; by default a part of the calibration data."""
-    engine: str | None = None
-    """A database in which DATA is a table, such as postgres://user@host/db."""
 
 
 @app.default
@@ -103,7 +101,6 @@ def _fit(
     if isinstance(own.get("candidates"), str):
         own["candidates"] = [own["candidates"]]
     asked = source.model or source.from_
-    check(options.engine is None or asked is None, "engine", "holds tables of scores, and DATA are inputs")
     check(options.by is None or asked is None, "by", "is a column beside scores, and DATA are inputs")
     if source.model is None:
         check(not options.pictures, "pictures", "are for the pictures of a model (--model)")
@@ -123,7 +120,7 @@ def _fit(
         _show(artifact, data, options, source, output)
 
 
-def shares(given: str | list[Any]) -> Any:
+def shares(text: str) -> Any:
     """Read class shares: numbers in order, or names with their shares; or a file of either, JSON or YAML.
 
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
@@ -132,8 +129,6 @@ def shares(given: str | list[Any]) -> Any:
     from calib_serve.core.files import read_whole
     from calib_serve.scores import read_yaml
 
-    # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
-    text = given if isinstance(given, str) else ",".join(map(str, given))
     file = Path(text)
     if "=" not in text and "," not in text:
         try:
@@ -162,7 +157,7 @@ def _of_scores(
     from calib_serve.fit import calibrate
     from calib_serve.scores import Scores
 
-    given = {"engine": options.engine, "by": options.by, **source.of_file}
+    given = {"by": options.by, **source.of_file}
     read = {name: value for name, value in given.items() if value is not None}
     fitted = Scores.read(data, split=source.split, **read)
     note([fitted.reading])
@@ -254,8 +249,8 @@ def _next_commands(
     """
     found = []
     held = options.test_split or _other_split(Path(data), source.split)
-    if held is not None and options.engine is None and source.from_ is None:
-        of = [data, *as_flags(replace(source, split=held), ModelData), "--artifact", out]
+    if held is not None and source.from_ is None:
+        of = [data, *as_flags(replace(source, split=held), DataOptions), "--artifact", out]
         # A page is drawn by packages of an extra, which this host may not have.
         drawn = find_spec("matplotlib") is not None
         page = ["--report", f"{out.absolute().name}.html"] if drawn else []

@@ -21,7 +21,7 @@ app = command(
 class _Options(Replacing):
     """Options of ``calib-serve quickstart``."""
 
-    kind: Literal["fastapi", "litserve", "torchserve", "triton", "language-model"] = "fastapi"
+    kind: Literal["fastapi", "torchserve", "triton"] = "fastapi"
     """What serves the model."""
 
 
@@ -33,10 +33,10 @@ def _quickstart(
 ) -> None:
     """Write a small project."""
     from calib_serve.app.host_checks import installed, missing
-    from calib_serve.app.projects.project import extras_of, first_commands, write_project
+    from calib_serve.app.projects import KINDS, first_commands, write_project
 
     # Said first, and not refused: a project may be written on another host than it runs on.
-    extras, packages = extras_of(options.kind), installed()
+    extras, packages = KINDS[options.kind].extras, installed()
     if lacks := sorted({name for extra in extras for name in missing(extra, packages)}):
         note(
             [f"to run it, {', '.join(lacks)} are missing here: pip install 'calib-serve[{','.join(extras)}]'"]

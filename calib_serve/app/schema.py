@@ -44,7 +44,7 @@ def _schema(
     found = Scores.read(data, split=source.split, **source.of_file)
     schema = found.schema
     if (source.outputs or "").startswith(OF_ANSWERS):  # whose words name the classes
-        beside = ("outputs", "labels", "groups", "sample_weight", "on")
+        beside = ("outputs", "labels", "groups", "sample_weight")
         named = {name: getattr(source, name) for name in beside}
         schema = replace(schema, class_names=(), **named)
     try:

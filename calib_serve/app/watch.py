@@ -12,10 +12,9 @@ log = logging.getLogger(__name__)
 
 app = command(
     "watch",
-    "calib-serve watch digits:1.0=artifact --keyring keyring.json --ledger ledger.db\n"
-    "calib-serve watch --config watch.yaml",
-    details="MODELS are NAME:VERSION=ARTIFACT (a folder) or NAME:VERSION=CLASSES (a number), in a file of "
-    "--config also a mapping. Stops cleanly on Ctrl-C or SIGTERM; what was acknowledged is in the ledger.",
+    "calib-serve watch digits:1.0=artifact --keyring keyring.json --ledger ledger.db",
+    details="MODELS are NAME:VERSION=ARTIFACT (a folder) or NAME:VERSION=CLASSES (a number). Stops "
+    "cleanly on Ctrl-C or SIGTERM; what was acknowledged is in the ledger.",
 )
 
 

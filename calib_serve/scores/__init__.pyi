@@ -3,11 +3,7 @@
 from calib_serve.scores.answers import ClassAnswer as ClassAnswer
 from calib_serve.scores.answers import LabelWords as LabelWords
 from calib_serve.scores.classes import class_ids as class_ids
-from calib_serve.scores.databases import PASSWORD as PASSWORD
-from calib_serve.scores.databases import Engine as Engine
-from calib_serve.scores.databases import open_engine as open_engine
 from calib_serve.scores.documents import read_yaml as read_yaml
-from calib_serve.scores.files import holds_files as holds_files
 from calib_serve.scores.files import read_npy as read_npy
 from calib_serve.scores.form import EACH as EACH
 from calib_serve.scores.form import Form as Form

@@ -22,13 +22,12 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.documents import read_yaml
-from calib_serve.scores.joins import LabelsById
 from calib_serve.scores.kinds import SUM_OF_HALF, Floats, to_logits
 from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import is_json, objects_of, open_lines
 
-Form = Literal["logprobs", "votes", "stated", "loglikelihoods"]
+Form = Literal["logprobs", "votes", "stated"]
 
 _ENTRIES = ("form", "classes", "pattern", "confidence")
 _SCALES = {"percent": 100.0, "fraction": 1.0}
@@ -103,10 +102,9 @@ class LabelWords:
     Args:
         classes: The words of each class by its name, in the order of the classes.
         form: What an answer holds: "logprobs" of its tokens; "votes", several answers to one question;
-            "stated", a text that says a class and a confidence; "loglikelihoods" of each class, one number
-            each, as lm-evaluation-harness logs them.
+            "stated", a text that says a class and a confidence.
         pattern: Regular expression with the groups ``class`` and ``confidence``, of "stated".
-        confidence: "percent", "fraction", or what each word of confidence is worth, of "stated".
+        confidence: "percent" or "fraction", of "stated".
 
     Raises:
         InputError: Where a word is of two classes, or an entry is missing or of another form.
@@ -119,7 +117,7 @@ class LabelWords:
     classes: Mapping[str, Sequence[str]]
     form: Form = "logprobs"
     pattern: str | None = None
-    confidence: str | Mapping[str, float] | None = None
+    confidence: str | None = None
     _words: dict[bytes, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,15 +155,8 @@ class LabelWords:
             raise InputError(f"the pattern is no regular expression: {error}") from error
         if {*groups} != {"class", "confidence"}:
             raise InputError("the pattern has the two groups (?P<class>...) and (?P<confidence>...)")
-        worth = self.confidence
-        if isinstance(worth, Mapping):
-            if not all(isinstance(p, (int, float)) and 0 <= p <= 1 for p in worth.values()):
-                raise InputError("each word of confidence is worth a probability from 0 to 1")
-        elif not isinstance(worth, str) or worth not in _SCALES:
-            raise InputError(
-                "confidence is percent, fraction, or a mapping of its words to probabilities, got "
-                f"{shown(worth)}"
-            )
+        if not isinstance(self.confidence, str) or self.confidence not in _SCALES:
+            raise InputError(f"confidence is percent or fraction, got {shown(self.confidence)}")
 
     @classmethod
     def load(cls, path: str | Path) -> LabelWords:
@@ -243,10 +234,6 @@ class LabelWords:
         choices = _choices(response)
         if self.form == "votes":
             return self._votes([_text(one) for one in choices])
-        if self.form == "loglikelihoods":
-            raise InputError(
-                "loglikelihoods are of the logs of lm-evaluation-harness, and no server's response"
-            )
         if len(choices) != 1:
             raise InputError(f"the response holds {len(choices)} answers, which are votes; read one by one")
         if self.form == "stated":
@@ -309,12 +296,6 @@ class LabelWords:
         return ClassAnswer(shares, np.zeros(k_classes), 0.0, text)
 
     def _worth(self, said: str) -> float:
-        if isinstance(self.confidence, Mapping):
-            if said not in self.confidence:
-                raise InputError(
-                    f"{shown(said)} is none of the words of confidence, {', '.join(self.confidence)}"
-                )
-            return float(self.confidence[said])
         try:
             p = float(said) / _SCALES[str(self.confidence)]
         except ValueError:
@@ -453,7 +434,7 @@ def read_answers(rows: Iterable[Mapping[str, Any]], words: LabelWords) -> list[C
 
     Args:
         rows: A response each; or an object that holds it as ``response``, as it came or in a ``body``, as
-            batches return them; or a sample that lm-evaluation-harness logged.
+            batches return them.
         words: The words of the classes.
 
     Raises:
@@ -462,8 +443,7 @@ def read_answers(rows: Iterable[Mapping[str, Any]], words: LabelWords) -> list[C
     found = []
     for number, row in enumerate(rows, 1):
         try:
-            of_log = words.form == "loglikelihoods"
-            found.append(_logged(row, words) if of_log else words.read(_response(row)))
+            found.append(words.read(_response(row)))
         except InputError as error:
             raise InputError(f"row {number}: {error}") from error
     return found
@@ -477,33 +457,11 @@ def _response(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return held
 
 
-def _logged(row: Mapping[str, Any], words: LabelWords) -> ClassAnswer:
-    """The sums of a sample's log-likelihoods, one for each class."""
-    held = row.get("filtered_resps")
-    try:
-        values = np.array([float(one[0]) for one in held or ()])
-    except (TypeError, ValueError, IndexError, OverflowError):
-        values = np.array([math.nan])
-    if len(values) != len(words.names) or np.isnan(values).any():
-        raise InputError(
-            f"filtered_resps are a log-likelihood and a word for each of {len(words.names)} classes, got "
-            f"{shown(held)}"
-        )
-    asked = row.get("arguments") or ()
-    for k, one in enumerate(asked.values() if isinstance(asked, Mapping) else asked):
-        pair = [one.get("arg_0"), one.get("arg_1")] if isinstance(one, Mapping) else one
-        text = pair[-1] if isinstance(pair, list) and len(pair) == 2 else None
-        if isinstance(text, str) and words.class_of(text) not in (k, None):
-            raise InputError(f"choice {k} is {shown(text)}, a word of another class: name them in this order")
-    shares = np.exp(values - values.max()) if np.isfinite(values.max()) else np.zeros(len(values))
-    return ClassAnswer(shares, np.zeros(len(values)), 0.0, "")
-
-
 def answers_in(
     path: Path,
     words: LabelWords,
     *,
-    label: str | LabelsById | None = None,
+    label: str | None = None,
     weight: str | None = None,
     group: str | None = None,
     source: str | None = None,
@@ -513,7 +471,7 @@ def answers_in(
     Args:
         path: JSON lines; see ``read_answers``.
         words: The words of the classes.
-        label: Entry of a row that holds its label, by default "label" or "target"; or labels by its id.
+        label: Entry of a row that holds its label, by default "label".
         weight: Entry of a row that holds its weight.
         group: Entry of a row that says which rows belong together.
         source: Entry of a row that says which source it is of.
@@ -529,31 +487,21 @@ def answers_in(
         raise InputError("it holds no answers")
     found = read_answers(rows, words)
     bounds = np.array([one.bounds for one in found])
-    kept, joined = np.ones(len(rows), bool), list[str]()
-    asked = {"weights": weight, "groups": group, "sources": source}
-    if not isinstance(label, LabelsById):
-        asked["labels"] = label or _first_of(("label", "target"), rows)
+    label = label or ("label" if "label" in rows[0] else None)
+    asked = {"labels": label, "weights": weight, "groups": group, "sources": source}
     beside: dict[str, Any] = {what: _entries(rows, name) for what, name in asked.items() if name}
-    of_rows = _first_of(
-        ("custom_id", "doc_id") if "choices" in rows[0] else ("custom_id", "doc_id", "id"), rows
-    )
-    if isinstance(label, LabelsById):
-        kept, beside["labels"], said = label.join(_entries(rows, label.on), typed=True)
-        joined = [said]
-    made = RawScores(
+    # A response as it came has an id of its own.
+    ids = ("custom_id",) if "choices" in rows[0] else ("custom_id", "id")
+    of_rows = next((name for name in ids if name in rows[0]), None)
+    return RawScores(
         np.array([one.probs for one in found]),
         class_names=words.names,
         ids=_entries(rows, of_rows) if of_rows else None,
         bounds=bounds,
-        remarks=(*joined, *_remarks(found, bounds, words)),
+        remarks=tuple(_remarks(found, bounds, words)),
         place=CellNames(1),
         **beside,
     )
-    return made.take(kept) if joined else made
-
-
-def _first_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    return next((name for name in names if name in rows[0]), None)
 
 
 def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
@@ -567,7 +515,7 @@ def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
 def _remarks(answers: Sequence[ClassAnswer], bounds: Floats, words: LabelWords) -> Iterator[str]:
     """Say what of the answers is of no class, and what of their probability is not known."""
     outside = np.array([one.outside for one in answers])
-    if words.form != "loglikelihoods" and outside.max() > 0:
+    if outside.max() > 0:
         yield (
             f"{100 * outside.mean():.2g} % of the answers' probability is of none of the classes, in "
             f"{int((outside > 0.5).sum())} of {len(answers)} most of it"

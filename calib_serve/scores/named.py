@@ -1,4 +1,4 @@
-"""Cells that hold all scores of a row: {class: score}, lists of {label, score}, and Spark's vectors.
+"""Cells that hold all scores of a row: {class: score}, and lists of {label, score}.
 
 Names decide the order of the classes. What a row's cell does not name is unknown, and never 0 in silence.
 """
@@ -18,9 +18,7 @@ from calib_serve.core.names import shown
 from calib_serve.scores.recognition import NUMBERED, CellNames
 from calib_serve.scores.table import few
 
-_VECTOR = {"type", "size", "indices", "values"}
 _SCORE = {"score", "prob", "probability"}
-_MOST = 1 << 28  # scores of sparse vectors, which a few bytes could make any number
 
 
 def is_nested(column: NDArray[Any]) -> bool:
@@ -33,7 +31,7 @@ def is_nested(column: NDArray[Any]) -> bool:
 def named_scores(
     name: str, cells: Sequence[Any], place: CellNames = NUMBERED, classes: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """The classes (K,), () of vectors, and scores (n, K) of cells, NaN where one does not name a class.
+    """The classes (K,) and scores (n, K) of cells, NaN where one does not name a class.
 
     ``classes``: the names of all in order, where they are known; else numbers go by value, texts by letter.
     InputError for another cell, by row.
@@ -45,12 +43,9 @@ def named_scores(
     known: dict[Any, int] = {}
     parts: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
     before: tuple[Any, ...] = ()
-    vectors = _is_vector(cells[0])
     for row, cell in enumerate(cells):
         try:
-            keys, scores = _vector(cell, _MOST // len(cells)) if vectors else _pairs(cell)
-            if vectors and known and len(keys) != len(known):
-                raise ValueError(f"it is of {len(keys)} numbers, and others of {len(known)}")
+            keys, scores = _pairs(cell)
             layout = (*keys, *map(type, keys))  # 1, 1.0 and True are equal
             at = parts[-1][0] if layout == before else _places(keys, known)
             before = layout
@@ -59,6 +54,8 @@ def named_scores(
             parts.append((at, np.array(scores, np.float64)))
         except (ValueError, TypeError, OverflowError) as error:
             hint = "name other columns (--columns, columns=)"
+            if isinstance(cell, Mapping) and {"type", "values"} <= {*cell}:
+                hint = "write a vector of Spark as a list, by vector_to_array"
             if "choices" in (name, *(cell if isinstance(cell, dict) else ())):
                 hint = "answers of a language model are read by --outputs answers:FILE.yaml (outputs=)"
             raise InputError(
@@ -66,13 +63,13 @@ def named_scores(
                 f"{error}; {hint}"
             ) from None
     names = [str(int(key) if isinstance(key, float) else key) for key in known]
-    order = names if vectors else _order(name, names, classes)
+    order = _order(name, names, classes)
     column = {one: k for k, one in enumerate(order)}
     placed = np.array([column[one] for one in names])
     values = np.full((len(parts), len(order)), np.nan)
     for row, (at, numbers) in enumerate(parts):
         values[row, placed[at]] = numbers
-    return () if vectors else tuple(order), values
+    return tuple(order), values
 
 
 def _order(name: str, names: list[str], classes: Sequence[str]) -> Sequence[str]:
@@ -116,11 +113,6 @@ def _is_list(cell: Any) -> bool:
     return isinstance(cell, (list, tuple, np.ndarray))
 
 
-def _is_vector(cell: Any) -> bool:
-    named = isinstance(cell, Mapping) and {"type", "values"} <= {*cell} <= _VECTOR
-    return named and not isinstance(cell["values"], (int, float))
-
-
 def _pairs(cell: Any) -> tuple[list[Any], list[Any]]:
     """The names and scores of a cell: a mapping, also as pairs or alone in a list, or {label, score} each."""
     if _is_list(cell) and len(cell) == 1 and not isinstance(cell[0], tuple) and not _labelled(cell[0]):
@@ -138,22 +130,3 @@ def _labelled(one: Any) -> tuple[Any, ...] | None:
     fields = {str(key).lower(): value for key, value in one.items()} if isinstance(one, Mapping) else {}
     held = _SCORE & {*fields}
     return (fields["label"], fields[held.pop()]) if "label" in fields and len(held) == 1 else None
-
-
-def _vector(cell: Any, most: int) -> tuple[Sequence[Any], list[Any]]:
-    """The places and scores of a vector as Spark writes it: dense of type 1, sparse of type 0."""
-    if not _is_vector(cell):
-        raise ValueError("others are vectors of Spark")
-    size, at, values = (cell.get(key) for key in ("size", "indices", "values"))
-    if cell["type"] == 1 and _is_list(values) and len(values) and size is None and at is None:
-        return range(len(values)), list(values)
-    if cell["type"] != 0 or not _is_list(values) or not _is_list(at):
-        raise ValueError("a vector of Spark is dense, of type 1 with values, or sparse, of type 0")
-    if not isinstance(size, int) or not 0 < size <= most or len(at) != len(values):
-        raise ValueError(f"a sparse vector has a size, here {most} at most, and as many indices as values")
-    if sorted({*at}) != list(at) or (len(at) and not 0 <= at[0] <= at[-1] < size):
-        raise ValueError(f"the indices of a sparse vector rise, from 0 to {size - 1}")
-    scores: list[Any] = [0.0] * size  # by its format, what it does not hold is 0
-    for k, score in zip(at, values, strict=True):
-        scores[k] = score
-    return range(size), scores

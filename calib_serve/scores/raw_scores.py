@@ -199,14 +199,8 @@ def of_roles(
     gaps = False
     if len(roles.scores) == 1 and held.dtype.kind == "O" and is_nested(held):
         names, values = named_scores(roles.scores[0], held.tolist(), place, classes)
-        said += [f"classes by name from {shown(roles.scores[0])}"] if names else []
+        said += [f"classes by name from {shown(roles.scores[0])}"]
         gaps = bool(np.isnan(values).any())
-        if not (names or classes or all(map(_is_score, texts_in(labels)))):
-            # Spark counts classes from the commonest on, and labels would be sorted by name.
-            raise InputError(
-                f"the vectors in {roles.scores[0]!r} name no classes, and labels do: name them as Spark's "
-                "StringIndexer has them, in its order (schema --class-names, class_names=)"
-            )
     elif held.ndim > 1:
         values = _numbers(held)
         if values.ndim > 2 or not values.size:

@@ -33,7 +33,6 @@ class Schema:
         by: Column or array of each row's source, by which it is calibrated.
         missing: Scores that stand for none, as texts; "none" where no score does.
         ignore_label: Labels that stand for none, as texts.
-        on: Column of ids by which the labels are found; ``labels`` is then a table of its own.
 
     Raises:
         InputError: For an entry of another type, and for an unknown kind.
@@ -51,7 +50,6 @@ class Schema:
     by: str | None = None
     missing: tuple[str, ...] = ()
     ignore_label: tuple[str, ...] = ()
-    on: str | None = None
 
     @classmethod
     def of(cls, known: object) -> Schema:

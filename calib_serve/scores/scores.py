@@ -221,7 +221,6 @@ class Scores:
         *,
         split: str | None = None,
         labels: str | Path | None = None,
-        on: str | None = None,
         outputs: str | None = None,
         columns: Sequence[str] | None = None,
         class_names: Sequence[Any] = (),
@@ -232,18 +231,15 @@ class Scores:
         missing: Any = None,
         schema: Schema | str | Path | None = None,
         expected: Schema | Outputs | None = None,
-        engine: str | None = None,
-        password_file: str | Path | None = None,
     ) -> Scores:
-        """Read one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet, feather, safetensors.
+        """Read one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet.
 
         See ``calib_serve.scores.files``.
 
         Args:
-            path: File; a folder or pattern of parquet files; or, with ``engine``, a table.
+            path: File.
             split: Split to read, such as "test", where the file has several.
-            labels: Column or array of the file, or an npy file; with ``on`` a table of its own.
-            on: Column of ids in both, by which labels of a table are found.
+            labels: Column or array of the file, or an npy file.
             outputs: Kind or scale of the scores; see ``of``.
             columns: Names of the classes' columns.
             class_names: Names of the classes (K,).
@@ -254,23 +250,21 @@ class Scores:
             missing: One or more scores that stand for none; see ``of``.
             schema: What else is said of them, or its file.
             expected: Kind and classes where nobody says so; see ``of``.
-            engine: Address of a database.
-            password_file: File with the password of ``engine``.
 
         Raises:
             InputError: Where it cannot be read; it names the file, row and column.
         """
-        from calib_serve.scores.files import read_source  # noqa: PLC0415 - engines and readers, for files alone
+        from calib_serve.scores.files import read_source  # noqa: PLC0415 - readers of files alone
 
         texts = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
         given: dict[str, Any] = {name: None if v is None else str(v) for name, v in texts.items()}
         given |= {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
         wanted = _schema(expected)
-        given |= {"missing": _texts(missing), "ignore_label": _texts(ignore_label), "on": on}
+        given |= {"missing": _texts(missing), "ignore_label": _texts(ignore_label)}
         said = _schema(schema).under({**given, "by": by or wanted.by})
         if (said["outputs"] or "").startswith(OF_ANSWERS):
-            if split is not None or engine is not None:
-                raise InputError("a file of answers has no splits and is of no database: give a file of each")
+            if split is not None:
+                raise InputError("a file of answers has no splits: give a file of each")
             return _of_answers(Path(path), said, wanted)
         source = read_source(
             str(path),
@@ -279,13 +273,10 @@ class Scores:
             expected=wanted.columns,
             classes=said["class_names"] or wanted.class_names,
             told=said["outputs"] is not None or wanted.outputs is not None,
-            engine=engine,
-            password_file=password_file,
             label=said["labels"],
             weight=said["sample_weight"],
             group=said["groups"],
             source=said["by"],
-            on=said["on"],
         )
         try:
             found = made(source, said, expected=wanted)
@@ -606,7 +597,6 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Sco
             by=said["by"],
             missing=tuple(said["missing"] or ()),
             ignore_label=tuple(said["ignore_label"] or ()),
-            on=said["on"],
         ),
         reading=reading,
         class_axis=source.class_axis,
@@ -617,15 +607,18 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Sco
 def _of_answers(path: Path, said: Mapping[str, Any], expected: Schema) -> Scores:
     """Read a file of answers of a language model; ``said`` names the file of its words."""
     from calib_serve.scores.answers import LabelWords, answers_in  # noqa: PLC0415 - few scores are answers
-    from calib_serve.scores.files import labels_by_id  # noqa: PLC0415
 
     words = LabelWords.load(said["outputs"].removeprefix(OF_ANSWERS))
     if given := [name for name in ("columns", "class_names") if said[name]]:
         raise InputError(f"the words of answers name the classes; leave {given[0]} out")
     try:
-        labels = said["labels"] if said["on"] is None else labels_by_id(said["labels"], said["on"])
-        beside = {"weight": said["sample_weight"], "group": said["groups"], "source": said["by"]}
-        source = answers_in(path, words, label=labels, **beside)
+        beside = {
+            "label": said["labels"],
+            "weight": said["sample_weight"],
+            "group": said["groups"],
+            "source": said["by"],
+        }
+        source = answers_in(path, words, **beside)
         source = replace(source, name=path.name.partition(".")[0])
         return made(source, {**said, "outputs": "probabilities"}, expected=expected)
     except InputError as error:
@@ -854,7 +847,7 @@ def check_ungrouped(groups: Any) -> None:
     """Raise InputError for groups of multi-label samples."""
     if groups is not None:
         raise InputError(
-            "groups are for one class a sample, not for labels: leave --groups (groups=) out, and drop a "
+            "groups are for one class a sample, not for labels: leave groups= out, and drop a "
             "column or array that is called group"
         )
 

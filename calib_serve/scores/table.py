@@ -62,7 +62,7 @@ _NO_CLASS = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "
 _OPTION = {
     "label": "--labels, labels=",
     "weight": "schema --sample-weight, sample_weight=",
-    "group": "--groups, groups=",
+    "group": "schema --groups, groups=",
 }
 """The option that says which column is of a role."""
 
@@ -145,14 +145,13 @@ def roles_of(
     group: str | None = None,
     id: str | None = None,
     source: str | None = None,
-    apart: bool = False,
 ) -> Roles:
     """Find what each named column is; ``label`` to ``source``: as the user calls them.
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``expected``: an artifact's columns,
     and ``classes``: names of all classes, which are the scores where all are there; ``called``: names that
-    labels have, which are no roles; ``index``: row names, as the file says; ``apart``: labels are in
-    another file. InputError where a column is not there, and where several could be the label.
+    labels have, which are no roles; ``index``: row names, as the file says. InputError where a column is not
+    there, and where several could be the label.
 
     >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"])
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]
@@ -169,8 +168,6 @@ def roles_of(
             columns = known
     chosen = None if columns is None else _asked_for(columns, [name for name in names if name not in taken])
     free = [n for n in names if n not in {*taken, *(chosen or ()), *classes, *called}]
-    aside = [n for n in free if apart and (n.strip().lower() in _ROLES["label"] or n.startswith(OF_LABEL))]
-    free = [name for name in free if name not in aside]
     of_labels = [name for name in free if name.startswith(OF_LABEL)]
     for what, known in _ROLES.items():
         may_be = [name for name in free if name.strip().lower() in known]
@@ -182,8 +179,7 @@ def roles_of(
                 )
             found[what] = may_be[0] if may_be else None
     rest = [name for name in names if name not in found.values() and name not in of_labels]
-    left_out = dict.fromkeys(aside, "labels are in another file")
-    left_out |= {n: OF_ROWS for n in rest if n in free and _of_rows(n, index)}
+    left_out = {n: OF_ROWS for n in rest if n in free and _of_rows(n, index)}
     if chosen is None:
         chosen = [name for name in rest if name not in left_out]
         if of_labels:

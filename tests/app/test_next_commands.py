@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from small_models import linear_onnx, temperature
 
 from calib_serve.app import COMMANDS
-from calib_serve.app._command import _prepared, program
+from calib_serve.app._command import program
 
 
 def printed(text: str) -> list[list[str]]:
@@ -25,9 +25,7 @@ def printed(text: str) -> list[list[str]]:
 
 def binds(words: list[str]) -> None:
     """Raise unless these are a command with options and arguments that it has."""
-    app = program(words[0])
-    tokens, _ = _prepared(app, words[0], words)
-    app.parse_args(tokens, exit_on_error=False, print_error=False)
+    program(words[0]).parse_args(words, exit_on_error=False, print_error=False)
 
 
 def table(path: Path, *, names: tuple[str, ...] = ("p_0", "p_1"), extra: str = "") -> Path:
@@ -66,7 +64,7 @@ def test_what_a_fit_on_scores_prints_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = table(Path("it's mine/d.csv"), **how)
-    rare = {"--class-names", "--sample-weight", "--ignore-label=-1", "--missing=-999"}
+    rare = {"--class-names", "--groups", "--sample-weight", "--ignore-label=-1", "--missing=-999"}
     said = by_schema(data, "--split", "cal", *options) if rare & {*options} else options
     done = calib_serve(
         "fit",

@@ -131,3 +131,15 @@ def test_what_a_page_cannot_show_is_refused(
     result = invoke(["evaluate", "logits.npz", *asked])
     assert (result.exit_code, says in result.stderr) == (2, True), result.output
     assert not (folder / "none.html").exists()
+
+
+def test_the_net_benefit_of_a_page_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    z = 2 * RNG.standard_normal((300, 2))
+    y = np.array([RNG.choice(2, p=p) for p in softmax(z / 2)])
+    np.savez(tmp_path / "two.npz", logits=z, labels=y)
+    alone = invoke(["evaluate", str(tmp_path / "two.npz"), "--json"])
+    monkeypatch.setattr("calib_serve.metrics.decision_curve", None)
+    page = ["--report", str(tmp_path / "r.html")]
+    done = invoke(["evaluate", str(tmp_path / "two.npz"), "--json", *page])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["decision_curve"] == json.loads(alone.stdout)["decision_curve"]

@@ -232,3 +232,17 @@ def test_export_leaves_out_and_tells_what_stands_for_none(tmp_path: Path) -> Non
     done = invoke([*words, *written(tmp_path / "z.npz", "--missing", "-999")])
     assert "7 of 100 rows are left out" in done.stderr
     assert len(np.load(tmp_path / "p.npz")["probs"]) == 93
+
+
+def test_an_array_beside_the_scores_is_named_and_asked_of_no_unknown_samples(tmp_path: Path) -> None:
+    z = 2 * RNG.standard_normal((100, 3))
+    y = np.array([RNG.choice(3, p=p) for p in softmax(z / 2)])
+    np.savez(tmp_path / "z.npz", logits=z, labels=y)
+    np.savez(tmp_path / "other.npz", logits=z[:40] / 9)
+    np.save(tmp_path / "w.npy", 1.0 + np.arange(100) % 3)
+    path, done = schema_of(tmp_path / "z.npz", "--sample-weight", str(tmp_path / "w.npy"))
+    assert "w.npy' weighs the rows" in done.stdout
+    known = ["evaluate", str(tmp_path / "z.npz"), "--schema", str(path), "--json"]
+    done = invoke([*known, "--unknown", str(tmp_path / "other.npz")])
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["unknown"]["auroc"]["value"] > 0.5

@@ -1,4 +1,4 @@
-"""Options of the commands that serve and send: where they come from, and what is refused before a start."""
+"""Options of the commands that serve and send: what is refused before a start."""
 
 from __future__ import annotations
 
@@ -25,59 +25,6 @@ def refused(*words: object) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("command", ["watch", "gateway"])
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
-    command: str, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("o.yaml").write_text("models: {'m:1': 3}\nport: 70001\n")
-    words: list[object] = [command, "--config", "o.yaml"]
-    if command == "gateway":
-        words += ["--upstream", "http://127.0.0.1:1", "--output", "logits", "--ledger", "l.db"]
-    assert "port in o.yaml must be 0 to 65535, got 70001" in refused(*words)
-    monkeypatch.setenv(f"CALIB_SERVE_{command.upper()}_PORT", "70002")
-    assert f"CALIB_SERVE_{command.upper()}_PORT must be 0 to 65535, got 70002" in refused(*words)
-    assert "--port must be 0 to 65535, got 70003" in refused(*words, "--port", 70003)
-
-
-def test_a_variable_that_names_no_option_of_the_command_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CALIB_SERVE_WATCH_TTL_DAY", "1")
-    assert "did you mean CALIB_SERVE_WATCH_TTL_DAYS?" in refused("watch", "m:1=3")
-    for name in ("CALIB_SERVE_LABEL_SERVICE_HOST", "CALIB_SERVE_LABEL_PORT_9300_TCP_PORT"):
-        monkeypatch.setenv(name, "10.0.0.1")  # Kubernetes says so of a service calib-serve-label
-    monkeypatch.setenv("CALIB_SERVE_LABEL_BUDGET", "500/day")  # of TorchServe's workers
-    monkeypatch.setenv("CALIB_SERVE_LABEL_METRICS_PORT", "-1")
-    assert "CALIB_SERVE_LABEL_METRICS_PORT must be 1" in refused("label", ".", "--dead-letter", "dead")
-
-
-def test_a_file_names_models_by_a_list_or_a_mapping_as_the_command_line_does(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for written in ("[a, 'b:1=3']", "{a: 3, 'b:1': 3}"):
-        Path("o.yaml").write_text(f"models: {written}\n")
-        assert "NAME:VERSION=CLASSES, got 'a" in refused("watch", "--config", "o.yaml")
-    monkeypatch.setenv("CALIB_SERVE_WATCH_MODELS", "b:1=3 c")
-    assert "got 'c'" in refused("watch")
-    assert "m:1 is given twice" in refused("watch", "m:1=3", "m:1=4")
-
-
-@pytest.mark.parametrize(
-    ("written", "says"),
-    [
-        ("prot: 1", "prot"),
-        ("- port", "NAME: VALUE"),
-        ("port: [", "cannot read"),
-        ("port: x", "port"),
-        ("arl: 1", "arl in o.yaml is a number of labels"),
-    ],
-)
-def test_a_file_that_cannot_be_is_refused(written: str, says: str, here: Path) -> None:
-    Path("o.yaml").write_text(written)
-    assert says in refused("watch", "m:1=3", "--config", "o.yaml")
-    assert "gone.yaml" in refused("watch", "m:1=3", "--config", "gone.yaml")
-
-
 @pytest.mark.parametrize(
     ("option", "says"),
     [
@@ -101,6 +48,11 @@ def test_a_wrong_option_of_the_watch_is_refused_by_its_name(
     option: tuple[str, str], says: str, here: Path
 ) -> None:
     assert says in refused("watch", "m:1=3", *option)
+
+
+def test_a_model_is_named_once_with_its_classes(here: Path) -> None:
+    assert "NAME:VERSION=CLASSES, got 'a" in refused("watch", "a")
+    assert "m:1 is given twice" in refused("watch", "m:1=3", "m:1=4")
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,6 @@ FIT = "fit s.npz --split cal -o made"
 DECIDE = "decide artifact s.npz --split test -o made"
 AROUND = "pack --from x.mar --artifact artifact"
 LINES = [
-    (f"{FIT} --model net.pt2 --engine duckdb://d", "--engine"),
-    (f"{FIT} --from x.mar --engine duckdb://d", "--engine"),
     (f"{FIT} --option class_names=a,b,c", "class_names"),
     *((f"{FIT} --option seed={seed}", "seed") for seed in ("abc", "1.5", "-1", "true")),
     ("compare s.npz --study size --option seed=abc", "seed"),
@@ -161,7 +159,6 @@ CALLS: dict[str, Callable[[], Any]] = {
         X, (X > 0).astype(int), "platt", outputs="label_logits", groups=np.arange(300) // 3
     ),
     "input_range": clamped,
-    "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
     "the token": lambda: MonitoringOptions(token_file="t", targets=("watch=h:1",)),
     "sample_weight is for": lambda: display(sample_weight=np.ones(300)),
     "strategy is for": lambda: display(strategy="quantile"),

@@ -31,7 +31,7 @@ def check_ours(words: list[str]) -> None:
     assert commands, f"there is no command {words[1]}"
     takes = [] if apps[-1].default_command is None else apps[-1].assemble_argument_collection()
     known = {name for argument in takes for name in argument.names}
-    assert options <= known | {"--help", "--config"}, words
+    assert options <= known | {"--help"}, words
 
 
 def check_program(words: list[str]) -> None:

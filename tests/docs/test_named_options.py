@@ -15,7 +15,7 @@ from calib_serve.app._command import program
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 SPOKEN = re.compile(r"(?:calib-serve |[`(]|(?=schema --))([a-z]+)((?: [^`\n\"]*)?)")
 """A command in a text, and the words behind it, up to the end of what is quoted."""
-OF_ALL = {"--help", "--config", "--version", "--install-completion"}
+OF_ALL = {"--help", "--version", "--install-completion"}
 OF_OTHERS = {"--force-reinstall", "--no-deps", "--index-url", "--build-arg", "--upgrade", "--metrics-config"}
 OF_OTHERS |= {"--python", "--ink", "--no-", "--empty-", "--model-control-mode"}
 OF_OTHERS |= {"--labelled", "--replicas", "--tasks"}  # of benchmarks

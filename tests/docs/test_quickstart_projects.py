@@ -11,26 +11,22 @@ import json
 import re
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 import tomllib
-from collecting import until
 from command_line import calib_serve
 from doc_blocks import ROOT, blocks, commands
 from live_server import total
 from packaging.requirements import Requirement
 from real_prometheus import Prometheus, panels_of
 from real_servers import needed
-from terminal import Terminal, http_text
+from terminal import Terminal
 from test_docs import check_ours
 
-from calib_serve import Artifact
 from calib_serve.app.projects.kinds import KINDS
-from calib_serve.app.projects.project import LANGUAGE_MODEL, project_files, write_project
-from calib_serve.fit import verdict
+from calib_serve.app.projects.project import project_files, write_project
 
 CONTAINERS = ("docker ", "kubectl ")
 
@@ -113,32 +109,6 @@ def test_a_project_does_what_its_readme_says_and_no_panel_is_empty(
         assert not [one for one in t.output.split() if one.startswith(("secrets", "artifact", "ledger"))]
 
 
-@pytest.mark.server
-def test_five_commands_go_from_a_language_model_to_signed_and_counted_answers(
-    installed: Path, tmp_path: Path
-) -> None:
-    project = tmp_path / "project"
-    with Terminal(tmp_path, installed) as t:
-        t.type(f"calib-serve quickstart project --kind {LANGUAGE_MODEL}")
-        shown = [line.strip() for line in t.output.splitlines() if line.startswith("  ")]
-        t.type("cd project")
-        typed = followed(project, t)
-        assert shown == ["cd project", *typed[:3]], "in that order"
-        assert len(typed) == 5
-        assert "300 labels are counted" in t.output
-        of = {"model": "judge", "version": "prompt-1"}
-
-        def counted(series: str) -> bool:
-            return total(http_text(t.url(8080, "calibration/metrics")), series, **of) == 300
-
-        # The gateway sends its sums of predictions each second, and labels at once.
-        for series in ("calib_predictions_total", "calib_feedback_total"):
-            until(partial(counted, series), what=series)
-        t.type("calib-serve evaluate answers.jsonl --outputs answers:words.yaml --json")
-        assert json.loads(t.output)["verdict"]["level"] == "off"
-        assert verdict(Artifact.load(project / "artifact")).level != "off"
-
-
 def test_a_file_of_yours_is_replaced_only_by_force_and_secrets_never(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "train.py").write_text("mine")
@@ -158,7 +128,7 @@ def test_a_file_of_yours_is_replaced_only_by_force_and_secrets_never(tmp_path: P
     assert (tmp_path / "secrets" / "keyring.json").read_bytes() == keys
 
 
-@pytest.fixture(params=[*KINDS, LANGUAGE_MODEL])
+@pytest.fixture(params=KINDS)
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     write_project(tmp_path / "project", request.param)
     return tmp_path / "project"

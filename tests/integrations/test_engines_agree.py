@@ -16,8 +16,8 @@ from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
 from calib_serve.core.errors import InputError
+from calib_serve.integrations.audit.engines import PASSWORD
 from calib_serve.integrations.audit.measuring import Audit, audit
-from calib_serve.scores.databases import PASSWORD
 
 library("ibis")
 

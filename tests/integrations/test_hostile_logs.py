@@ -16,9 +16,9 @@ from pyarrow import parquet
 
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ServerError
+from calib_serve.integrations.audit.engines import PASSWORD
 from calib_serve.integrations.audit.expressions import Columns
 from calib_serve.integrations.audit.measuring import Audit, audit
-from calib_serve.scores.databases import PASSWORD
 
 library("ibis")
 

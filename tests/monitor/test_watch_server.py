@@ -71,11 +71,3 @@ def write_tokens(folder):
     return path
 
 
-def test_it_is_configured_by_a_file(make_server, tmp_path):
-    config = tmp_path / "watch.yaml"
-    config.write_text("models:\n  digits:1.0: 3\n  digits:2.0: 4\nttl_days: 7\n")
-    server = make_server("--config", str(config), models=())
-    asked = [{"model": "digits", "version": v, "predicted": 3, "confidence": 0.9} for v in ("1.0", "2.0")]
-    first, second = httpx.post(f"{server.url}/v1/predictions", json=asked, timeout=60).json()["items"]
-    assert "predicted must be in [0, 3)" in first["message"]
-    assert second["receipt"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import invoke
+from command_line import by_schema, invoke
 from grouped_samples import grouped
 
 
@@ -23,7 +23,10 @@ def test_the_command_takes_groups_and_is_less_sure_with_them(tmp_path: Path) -> 
     c = c + 1e-6 * np.random.default_rng(0).random(len(c))  # else they are known as copies
     np.savez(tmp_path / "probs.npz", probs=np.stack([1 - c, c], axis=1), labels=y.astype(int))
     np.save(tmp_path / "groups.npy", np.array([f"patient {one}" for one in groups]))
-    alone, together = report(tmp_path), report(tmp_path, "--groups", str(tmp_path / "groups.npy"))
+    alone, together = (
+        report(tmp_path),
+        report(tmp_path, *by_schema(tmp_path / "probs.npz", "--groups", tmp_path / "groups.npy")),
+    )
     wide, wider = (one["sides"][0]["metrics"]["signed_gap"] for one in (alone, together))
     assert wider["value"] == pytest.approx(wide["value"])
     assert wider["high"] - wider["low"] > 2 * (wide["high"] - wide["low"])

@@ -126,7 +126,6 @@ def test_votes_leave_room_for_the_others() -> None:
     [
         ("percent", "spam, 87 %", 0.87),
         ("fraction", "spam, 0.87", 0.87),
-        ({"HIGH": 0.95, "LOW": 0.6}, "spam, HIGH", 0.95),
     ],
 )
 def test_a_stated_confidence_is_read_as_said(confidence: Any, text: str, p: float) -> None:
@@ -134,7 +133,7 @@ def test_a_stated_confidence_is_read_as_said(confidence: Any, text: str, p: floa
     words = LabelWords({"spam": ["spam"], "ham": ["ham"]}, "stated", pattern, confidence)
     response = {"choices": [{"text": text}]}
     assert words.read(response).probs == pytest.approx([p, 1 - p])
-    with pytest.raises(InputError, match=r"words of confidence|no confidence"):
+    with pytest.raises(InputError, match="no confidence"):
         words.read({"choices": [{"text": "spam, 870"}]})
 
 
@@ -145,21 +144,6 @@ def test_a_stated_class_without_a_confidence_is_refused() -> None:
     assert np.isnan(words.read({"choices": [{"text": " 5"}]}).probs).all()
     with pytest.raises(InputError, match="no confidence"):
         words.read({"choices": [{"text": "a"}]})
-
-
-@pytest.mark.parametrize("texts", [(" no", " yes"), ("yes", "no")], ids=["swapped", "in order"])
-@pytest.mark.parametrize("version", ["lists", "mappings"])
-def test_log_likelihoods_are_of_the_classes_in_their_order(texts: tuple[str, str], version: str) -> None:
-    words = LabelWords({"yes": ["yes"], "no": ["no"]}, "loglikelihoods")
-    asked: Any = [["question", text] for text in texts]
-    if version == "mappings":
-        asked = {f"gen_args_{k}": {"arg_0": q, "arg_1": text} for k, (q, text) in enumerate(asked)}
-    row = {"filtered_resps": [[0.0, True], [-math.inf, False]], "arguments": asked}
-    if texts[0] == "yes":
-        assert read_answers([row], words)[0].probs == pytest.approx([1, 0])
-    else:
-        with pytest.raises(InputError, match="another class"):
-            read_answers([row], words)
 
 
 @pytest.mark.parametrize(

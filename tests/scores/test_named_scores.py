@@ -1,4 +1,4 @@
-"""Scores by class name, Spark's vectors, and labels of another file by id: equal or refused."""
+"""Scores by class name: equal or refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import by_schema, invoke
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime import InferenceSession
@@ -43,15 +41,6 @@ def mapped(row: Any, names: Any = NAMES) -> dict[Any, float]:
 def pairs(row: Any, score: str = "score") -> list[dict[str, Any]]:
     held = [{"label": name, score: float(p)} for name, p in zip(NAMES, row, strict=True)]
     return sorted(held, key=lambda one: -one[score])
-
-
-def sparse(row: Any) -> dict[str, Any]:
-    at = [int(k) for k in np.flatnonzero(row)]
-    return {"type": 0, "size": len(row), "indices": at, "values": [float(row[k]) for k in at]}
-
-
-def dense(row: Any) -> dict[str, Any]:
-    return {"type": 1, "values": [*map(float, row)]}
 
 
 # In one cell of row 3, or in all rows where a function is given.
@@ -90,47 +79,18 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("no score", [{"label": "cat"}], ["row 3", "class"]),
     ("two scores", [{"label": "cat", "score": 1.0, "prob": 1.0}], ["row 3", "class"]),
     ("one entry alone", {"label": 1, "score": 0.0}, ["row 3", "one type"]),
-    ("a vector among maps", dense(P[2]), ["row 3"]),
+    ("a vector of Spark", {"type": 1, "values": [*map(float, P[2])]}, ["row 3", "vector_to_array"]),
 ]
-VECTORS: list[tuple[str, Any, list[str]]] = [
-    ("a shorter one", dense(P[2][:2]), ["row 3", "2", "3"]),
-    ("a longer one", dense([*P[2], 0.0]), ["row 3", "4", "3"]),
-    ("a map among vectors", GOOD, ["row 3"]),
-    ("null", None, ["row 3"]),
-    ("a type of its own", {"type": 2, "values": [0.5, 0.5, 0.0]}, ["row 3", "type"]),
-    ("dense with indices", {**dense(P[2]), "size": 3, "indices": [0, 1, 2]}, ["row 3", "dense"]),
-    ("sparse without indices", {"type": 0, "size": 3, "values": [1.0]}, ["row 3"]),
-    (
-        "fewer values than indices",
-        {"type": 0, "size": 3, "indices": [0, 1], "values": [1.0]},
-        ["row 3", "as many"],
-    ),
-    ("an index beyond", {"type": 0, "size": 3, "indices": [3], "values": [1.0]}, ["row 3", "2"]),
-    ("an index below", {"type": 0, "size": 3, "indices": [-1], "values": [1.0]}, ["row 3"]),
-    ("indices that fall", {"type": 0, "size": 3, "indices": [1, 0], "values": [0.5, 0.5]}, ["row 3", "rise"]),
-    ("an index twice", {"type": 0, "size": 3, "indices": [1, 1], "values": [0.5, 0.5]}, ["row 3", "rise"]),
-    ("a bomb", {"type": 0, "size": 1 << 40, "indices": [1], "values": [1.0]}, ["row 3", "size"]),
-    (
-        "a size that is no number",
-        {"type": 0, "size": "3", "indices": [1], "values": [1.0]},
-        ["row 3", "size"],
-    ),
-    ("a null value", dense(P[2]) | {"values": [0.5, None, 0.5]}, ["row 3", "missing"]),
-    ("an empty one", {"type": 1, "values": []}, ["row 3"]),
-]
-CASES = [*((GOOD, *case) for case in BAD), *((dense(P[2]), *case) for case in VECTORS)]
 
 
-@pytest.mark.parametrize(("of", "name", "cell", "words"), CASES, ids=[case[1] for case in CASES])
+@pytest.mark.parametrize(("name", "cell", "words"), BAD, ids=[case[0] for case in BAD])
 def test_a_cell_that_is_no_scores_is_refused_by_its_row(
-    of: Any, name: str, cell: Any, words: list[str], tmp_path: Path
+    name: str, cell: Any, words: list[str], tmp_path: Path
 ) -> None:
-    as_cell = dense if "values" in of else mapped
-    rows = [{"output": as_cell(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
-    assert Scores.read(lines(tmp_path / "fine.jsonl", rows), class_names=NAMES).labels.tolist() == Y.tolist()
+    rows = [{"output": mapped(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
     rows[2]["output"] = cell
     with pytest.raises(InputError) as refused:
-        Scores.read(lines(tmp_path / "bad.jsonl", rows), class_names=NAMES if of is not GOOD else ())
+        Scores.read(lines(tmp_path / "bad.jsonl", rows))
     for word in words:
         assert any(part.replace("\\", "") in str(refused.value) for part in word.split("|")), str(
             refused.value
@@ -259,16 +219,6 @@ def test_a_rest_that_nobody_told_is_not_zero(tmp_path: Path) -> None:
     assert (Scores.of(in_memory, missing="absent=0").values == exact).all()
 
 
-def test_vectors_do_not_say_whose_they_are(tmp_path: Path) -> None:
-    rows = [{"probability": dense(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
-    path = lines(tmp_path / "part-0.json", rows)
-    with pytest.raises(InputError, match=r"name no classes, and labels do.* StringIndexer"):
-        Scores.read(path)
-    assert Scores.read(path, class_names=["owl", "cat", "dog"]).labels.tolist() == ((Y + 1) % 3).tolist()
-    rows = [{"probability": dense(p), "label": float(y)} for p, y in zip(P, Y, strict=True)]
-    assert Scores.read(lines(tmp_path / "part-1.json", rows)).labels.tolist() == Y.tolist()
-
-
 def test_results_of_a_pipeline_are_read_as_they_come_and_as_lines(tmp_path: Path) -> None:
     results = [pairs(p) for p in P]
     for found in (Scores.of(results, LABELS), Scores.of(tuple(results), LABELS)):
@@ -280,41 +230,22 @@ def test_results_of_a_pipeline_are_read_as_they_come_and_as_lines(tmp_path: Path
     assert "classes by name from 'scores'" in found.reading
 
 
-@pytest.mark.parametrize("folder", [False, True])
-@pytest.mark.parametrize("form", ["struct", "map", "pairs", "dense", "sparse", "list of a map"])
-def test_parquet_gives_what_the_arrays_hold(form: str, folder: bool, tmp_path: Path) -> None:
-    p = np.where(P < 0.2, 0, P)
-    p /= p.sum(axis=1, keepdims=True)
+@pytest.mark.parametrize("form", ["struct", "map", "pairs", "list of a map"])
+def test_parquet_gives_what_the_arrays_hold(form: str, tmp_path: Path) -> None:
     pair = pa.struct([("label", pa.string()), ("prob", pa.float64())])
-    vector = pa.struct(
-        [
-            ("type", pa.int8()),
-            ("size", pa.int32()),
-            ("indices", pa.list_(pa.int32())),
-            ("values", pa.list_(pa.float64())),
-        ]
-    )
     as_map = pa.map_(pa.string(), pa.float64())
     cells, kind = {
-        "struct": ([mapped(row) for row in p], None),
-        "map": ([list(mapped(row[::-1], NAMES[::-1]).items()) for row in p], as_map),
-        "pairs": ([pairs(row, "prob") for row in p], pa.list_(pair)),
-        "dense": ([dense(row) for row in p], vector),
-        "sparse": ([sparse(row) if i % 2 else dense(row) for i, row in enumerate(p)], vector),
-        "list of a map": ([[list(mapped(row).items())] for row in p], pa.list_(as_map)),
+        "struct": ([mapped(row) for row in P], None),
+        "map": ([list(mapped(row[::-1], NAMES[::-1]).items()) for row in P], as_map),
+        "pairs": ([pairs(row, "prob") for row in P], pa.list_(pair)),
+        "list of a map": ([[list(mapped(row).items())] for row in P], pa.list_(as_map)),
     }[form]
-    ids = np.arange(N)
-    table = pa.table({"id": ids, "predicted_label_probs": pa.array(cells, kind), "label": LABELS})
-    path = tmp_path / "parts" if folder else tmp_path / "scores.parquet"
-    path.mkdir() if folder else pq.write_table(table, path)
-    if folder:
-        pq.write_table(table.slice(0, 25), path / "part-0.parquet")
-        pq.write_table(table.slice(25), path / "part-1.parquet")
-    found = Scores.read(path, class_names=NAMES)
-    order = np.argsort(found.ids)
-    assert (found.values[order] == p).all()
+    table = pa.table({"predicted_label_probs": pa.array(cells, kind), "label": LABELS})
+    pq.write_table(table, tmp_path / "scores.parquet")
+    found = Scores.read(tmp_path / "scores.parquet")
+    assert (found.values == P).all()
     assert found.class_names == tuple(NAMES)
-    assert found.labels[order].tolist() == Y.tolist()
+    assert found.labels.tolist() == Y.tolist()
 
 
 def test_a_map_of_parquet_that_names_a_class_twice_is_refused(tmp_path: Path) -> None:
@@ -369,182 +300,3 @@ def test_structs_and_maps_that_duckdb_copies(ending: str, tmp_path: Path) -> Non
             found = Scores.read(path)
             assert (found.values == P).all()
             assert (found.class_names, found.labels.tolist()) == (tuple(NAMES), Y.tolist())
-
-
-def test_vectors_as_spark_4_3_writes_them_in_lines_of_json(tmp_path: Path) -> None:
-    path = tmp_path / "part-00000.json"
-    path.write_text(
-        '{"id":1,"probability":{"type":1,"values":[0.0,0.25,0.75]},"label":2.0}\n'
-        '{"id":0,"probability":{"type":0,"size":3,"indices":[2],"values":[1.0]},"label":2.0}\n'
-    )
-    assert Scores.read(path).values.tolist() == [[0, 0.25, 0.75], [0, 0, 1]]
-
-
-# Labels of another file.
-
-
-def scored(path: Path, ids: Any) -> Path:
-    """Scores of all ways to write a table."""
-    frame = pd.DataFrame(P, columns=NAMES).assign(id=ids)
-    if path.suffix == ".parquet":
-        frame.to_parquet(path)
-    elif path.suffix == ".csv":
-        frame.to_csv(path, index=False)
-    elif path.suffix == ".npz":
-        np.savez(path, probs=P, ids=np.asarray(ids), class_names=NAMES)
-    else:
-        frame.to_json(path, orient="records", lines=True, double_precision=15)
-    return path
-
-
-def labelled(path: Path, rows: Any) -> Path:
-    frame = pd.DataFrame(rows, columns=["id", "truth"])
-    if path.suffix == ".parquet":
-        frame.to_parquet(path)
-    elif path.suffix == ".csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_json(path, orient="records", lines=True)
-    return path
-
-
-TEXT_IDS = [f"{i:03}" for i in range(N)]
-
-
-@pytest.mark.parametrize("theirs", ["csv", "parquet", "jsonl"])
-@pytest.mark.parametrize("own", ["csv", "parquet", "jsonl", "npz"])
-@pytest.mark.parametrize("as_text", [False, True])
-def test_labels_of_another_file_are_found_by_id(own: str, theirs: str, as_text: bool, tmp_path: Path) -> None:
-    ids = TEXT_IDS if as_text else list(range(N))
-    turned = np.random.default_rng(0).permutation(N)[:33]
-    rows = [(ids[i], LABELS[i]) for i in turned] + [("x1" if as_text else 777, "cat")]
-    path = scored(tmp_path / f"scores.{own}", ids)
-    how = {"on": "ids" if own == "npz" else "id"}
-    truths = labelled(tmp_path / f"truths.{theirs}", rows)
-    if own == "npz":
-        frame = pd.DataFrame(rows, columns=["ids", "truth"])
-        frame.to_csv(truths, index=False) if theirs == "csv" else None
-        frame.to_parquet(truths) if theirs == "parquet" else None
-        frame.to_json(truths, orient="records", lines=True) if theirs == "jsonl" else None
-    found = Scores.read(path, labels=truths, **how)
-    kept = np.sort(turned)
-    np.testing.assert_allclose(found.values, P[kept], rtol=0, atol=1e-15)
-    assert [found.class_names[k] for k in found.labels] == [LABELS[i] for i in kept]
-    said = f"33 of 40 rows have one of 34 labels by '{how['on']}', 7 without one are left out, "
-    said += "1 labels have no row"
-    assert said in found.reading
-    assert f"labels in 'truth of truths.{theirs}'" in found.reading
-
-
-WITHOUT: list[tuple[str, str, Any, str, Any, str]] = [
-    ("int and text", "parquet", range(N), "parquet", TEXT_IDS, "int '0'.* str '000'.*alike in 'id'"),
-    ("int and text alike", "jsonl", range(N), "jsonl", [str(i) for i in range(N)], "int '.*str '"),
-    ("leading zeros lost", "csv", TEXT_IDS, "parquet", range(N), "alike in 'id'"),
-    (
-        "leading zeros lost of some",
-        "csv",
-        [*TEXT_IDS[:9], *map(str, range(9, N))],
-        "csv",
-        range(N),
-        "alike in 'id'",
-    ),
-    ("blanks", "jsonl", TEXT_IDS, "jsonl", [f"{one} " for one in TEXT_IDS], "alike in 'id'"),
-    ("floats of texts", "csv", range(N), "csv", [f"{i}.0" for i in range(N)], "alike in 'id'"),
-    ("others", "csv", range(N), "csv", range(100, 100 + N), "of 40 ids .* 0 are among"),
-    ("hardly any", "csv", range(N), "csv", range(38, 38 + N), "of 40 ids .* 2 are among"),
-    ("a missing id of labels", "jsonl", range(N), "jsonl", [0.5, *range(1, N)], "row 1 .*float '0.5'"),
-    ("a missing id of scores", "jsonl", [None, *TEXT_IDS[1:]], "jsonl", TEXT_IDS, "row 1 .*NoneType"),
-    ("an empty id", "csv", ["", *TEXT_IDS[1:]], "csv", TEXT_IDS, "row 1 of column 'id' holds the str ''"),
-    ("floats", "parquet", np.arange(N) + 0.0, "parquet", range(N), "row 1 .*float '0.0'"),
-    ("numbers and texts", "jsonl", [1, "1", *TEXT_IDS[2:]], "jsonl", TEXT_IDS, "row 2 .*str '1'"),
-    ("booleans", "jsonl", [True, *TEXT_IDS[1:]], "jsonl", TEXT_IDS, "row 1 .*bool"),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "own", "ids", "theirs", "others", "words"), WITHOUT, ids=[one[0] for one in WITHOUT]
-)
-def test_ids_that_are_not_alike_are_refused(
-    name: str, own: str, ids: Any, theirs: str, others: Any, words: str, tmp_path: Path
-) -> None:
-    table = (
-        lines(tmp_path / "scores.jsonl", [{"id": i, **mapped(p)} for i, p in zip(ids, P, strict=True)])
-        if own == "jsonl"
-        else scored(tmp_path / f"scores.{own}", list(ids))
-    )
-    rows = list(zip(others, LABELS, strict=True))
-    truths = (
-        lines(tmp_path / "t.jsonl", [{"id": i, "label": y} for i, y in rows])
-        if theirs == "jsonl"
-        else labelled(tmp_path / f"t.{theirs}", rows)
-    )
-    with pytest.raises(InputError, match=words):
-        Scores.read(table, labels=truths, on="id")
-
-
-def test_a_label_twice_must_agree_and_what_is_not_there_is_said(tmp_path: Path) -> None:
-    path = scored(tmp_path / "scores.csv", TEXT_IDS)
-    rows = list(zip(TEXT_IDS, LABELS, strict=True))
-    twice = labelled(tmp_path / "twice.csv", [*rows, *rows[:5]])
-    assert Scores.read(path, labels=twice, on="id").labels.tolist() == Y.tolist()
-    other = NAMES[(Y[3] + 1) % 3]
-    against = labelled(tmp_path / "against.csv", [*rows, ("003", other)])
-    with pytest.raises(InputError, match=f"against.csv: row 41 says '{other}' of the id '003'"):
-        Scores.read(path, labels=against, on="id")
-    for how, words in (
-        ({"on": "id"}, "--labels FILE"),
-        ({"labels": tmp_path / "none.csv", "on": "id"}, "there is no file"),
-        ({"labels": twice, "on": "key"}, "no column 'key'"),
-        ({"labels": twice}, "twice.csv is a table: say by which ids"),
-        ({"labels": scored(tmp_path / "s.csv", TEXT_IDS), "on": "id"}, "which column holds the labels"),
-    ):
-        with pytest.raises(InputError, match=words):
-            Scores.read(path, **how)
-
-
-def test_a_column_label_beside_the_scores_gives_way_and_splits_go_first(tmp_path: Path) -> None:
-    rows = [{"id": i, "output": mapped(p), "label": "cat", "split": "ab"[i % 2]} for i, p in enumerate(P)]
-    truths = labelled(tmp_path / "t.parquet", list(enumerate(LABELS))[:30])
-    found = Scores.read(lines(tmp_path / "s.jsonl", rows), labels=truths, on="id", split="b")
-    assert found.labels.tolist() == Y[1:30:2].tolist()
-    assert "left out: 'label'" in found.reading
-    assert (found.schema.labels, found.schema.on) == (str(truths), "id")
-
-
-def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.ones(3), 900)
-    y = (p.cumsum(axis=1) > rng.random((900, 1))).argmax(axis=1)
-    rows = [{"id": i, "probs": mapped(row)} for i, row in enumerate(p)]
-    scores, held = (lines(tmp_path / f"s{k}.jsonl", rows[k::2]) for k in (0, 1))
-    truths = labelled(tmp_path / "t.csv", [(i, NAMES[k]) for i, k in enumerate(y)])
-    by_id = by_schema(scores, "--labels", truths, "--on", "id")
-    folder = str(tmp_path / "artifact")
-    for command in (
-        ("evaluate", str(scores), *by_id),
-        ("fit", "--data", str(scores), *by_id, "--method", "temperature", "-o", folder),
-        ("evaluate", str(scores), *by_id, "--report", str(tmp_path / "report.html")),
-        ("decide", folder, str(held), *by_id, "--coverage", "0.9", "-o", str(tmp_path / "decided")),
-    ):
-        told = invoke([*command])
-        assert told.exit_code == 0, told.output
-        said = "450 of 450 rows have one of 900 labels by 'id', 450 labels have no row"
-        assert said in " ".join(told.output.split())
-
-
-def test_a_folder_of_parquet_is_joined_whatever_the_order_of_its_rows(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    columns = {f"prob_{name}": P[:, k] for k, name in enumerate(NAMES)}
-    turned = np.random.default_rng(0).permutation(N)
-    for part in (turned[:25], turned[25:]):
-        pq.write_table(
-            pa.table({"id": part, **{n: c[part] for n, c in columns.items()}}),
-            folder / f"{len(part)}.parquet",
-        )
-    truths = labelled(tmp_path / "t.parquet", [(i, LABELS[i]) for i in range(0, N, 2)])
-    found = Scores.read(folder, labels=truths, on="id")
-    order = np.argsort(found.ids)
-    assert found.ids[order].tolist() == list(range(0, N, 2))
-    assert (found.values[order] == P[::2]).all()
-    assert found.labels[order].tolist() == Y[::2].tolist()

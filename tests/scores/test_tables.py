@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from command_line import invoke
-from engines import postgres
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
-from calib_serve import Artifact, Scores, calibrate
-from calib_serve.core.errors import InputError, MissingDependency, ShapeError
+from calib_serve import Scores
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.scores import softmax
 
 CASES = yaml.safe_load(Path(__file__).with_name("hostile.yaml").read_text("utf-8"))
@@ -193,11 +189,6 @@ def _best_first(row: dict[str, float]) -> list[str]:
     return sorted(row, key=lambda name: -row[name])
 
 
-def _vectors(table: Table) -> None:
-    _cells(lambda row: {"type": 1, "size": None, "indices": None, "values": list(row.values())})(table)
-    _called(probs="probability")(table)
-
-
 def _two(negative: str, positive: str, *, turned: bool = False) -> Any:
     """Two columns in place of that of class 1; ``turned``: that of class 1 first."""
 
@@ -329,7 +320,6 @@ EDITS: dict[str, Any] = {
     "pairs": _cells(lambda row: _pair(row, NAMES)),
     "sorted pairs": _cells(lambda row: _pair(row, _best_first(row))),
     "top pairs": _cells(lambda row: _pair(row, _best_first(row)[:2])),
-    "vectors": _vectors,
     # Classes and labels.
     "turned": _turned,
     "digits of classes": _digits,
@@ -377,9 +367,9 @@ def written(table: Table, how: str, folder: Path) -> Path:
     elif how in ("tsv", "tsv.gz", "csv.gz"):
         path = folder / f"scores.{how}"
         frame.to_csv(path, sep="\t" if how.startswith("tsv") else ",", index=False)
-    elif how in ("parquet", "feather"):
-        path = folder / f"scores.{how}"
-        (frame.to_parquet if how == "parquet" else frame.to_feather)(path)
+    elif how == "parquet":
+        path = folder / "scores.parquet"
+        frame.to_parquet(path)
     elif how == "jsonl":
         path = folder / "scores.jsonl"
         frame.to_json(path, orient="records", lines=True, double_precision=15)
@@ -475,11 +465,10 @@ def test_a_table_gives_each_split_its_rows(write, name: str, tmp_path: Path):
         Scores.read(path, split="val")
 
 
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
-def test_arrays_are_found_by_split_and_by_themselves(kind: str, tmp_path: Path):
-    path = tmp_path / f"z.{kind}"
+def test_arrays_are_found_by_split_and_by_themselves(tmp_path: Path):
+    path = tmp_path / "z.npz"
     arrays = {"cal_logits": LOGITS[:2], "cal_labels": LABELS[:2], "logits": LOGITS, "labels": LABELS}
-    np.savez(path, **arrays) if kind == "npz" else save_file(arrays, path)
+    np.savez(path, **arrays)
     np.testing.assert_array_equal(Scores.read(path, split="cal").logits, LOGITS[:2])
     np.testing.assert_array_equal(Scores.read(path).labels, LABELS)
     with pytest.raises(InputError, match="no array test_logits; it has cal_labels, cal_logits"):
@@ -518,83 +507,10 @@ def test_shapes_that_do_not_fit_and_missing_files_are_told(tmp_path: Path):
         Scores.read(tmp_path / "none.npz")
 
 
-ibis = pytest.importorskip("ibis")
-
-PETS = ["bird", "cat", "dog"]
-
-
-def samples(n=2000, seed=0):
-    rng = np.random.default_rng(seed)
+def samples(n: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, n)
     return rng.normal(size=(n, 3)) * 2 + 3 * np.eye(3)[labels], labels
-
-
-def as_lists(logits):
-    values = pa.array(logits.ravel())
-    return pa.ListArray.from_arrays(np.arange(0, logits.size + 1, logits.shape[1], dtype=np.int32), values)
-
-
-def columns_of(logits, labels):
-    """Columns of logits and labels by name, which say what they are."""
-    return {f"logit_{name}": z for name, z in zip(PETS, logits.T, strict=True)} | {
-        "label": np.array(PETS)[labels]
-    }
-
-
-def write(folder, logits, labels, *, files=3, wide=True, **more):
-    folder.mkdir(parents=True, exist_ok=True)
-    for i, at in enumerate(np.array_split(np.arange(len(labels)), files)):
-        table = columns_of(logits[at], labels[at])
-        if not wide:
-            table = {"id": at, "logits": as_lists(logits[at]), "label": labels[at]}
-        table |= {**{name: np.asarray(values)[at] for name, values in more.items()}}
-        pq.write_table(pa.table(table), folder / f"part-{i}.parquet")
-    return folder
-
-
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("how", ["folder", "pattern"])
-def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
-    logits, labels = samples()
-    where = write(tmp_path / "logs", logits, labels, wide=wide)
-    found = Scores.read(where if how == "folder" else f"{where}/part-*.parquet")
-    order, ours = (np.lexsort(z.T) for z in (logits, found.logits))
-    np.testing.assert_array_equal(found.logits[ours], logits[order])
-    np.testing.assert_array_equal(found.labels[ours], labels[order])
-    assert found.class_names == (tuple(PETS) if wide else ())
-    assert isinstance(found.values, np.memmap)
-    # What is chosen by folds depends on the order of rows, which an engine does not promise.
-    for method, far in (("temperature", 1e-6), ("vector", 1e-6), ("structured-vector", 5e-3)):
-        one = calibrate(found, method=method, cross_validate=False)
-        other = calibrate(logits, labels, method, cross_validate=False, outputs="logits")
-        np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
-
-
-def test_a_folder_has_the_splits_of_a_column(tmp_path):
-    logits, labels = samples(90)
-    parts = np.array(["cal", "test", "cal"])[np.arange(90) % 3]
-    where = write(tmp_path / "logs", logits, labels, split=parts, weight=1.0 + np.arange(90))
-    for split in ("cal", "test"):
-        found = Scores.read(where, split=split)
-        of = parts == split
-        order, ours = np.argsort(logits[of, 0]), np.argsort(found.values[:, 0])
-        np.testing.assert_array_equal(found.values[ours], logits[of][order])
-        np.testing.assert_array_equal(found.labels[ours], labels[of][order])
-        np.testing.assert_array_equal(found.weights[ours], (1.0 + np.arange(90))[of][order])
-    with pytest.raises(InputError, match="has the splits cal, test; name one"):
-        Scores.read(where)
-    with pytest.raises(InputError, match="has the splits cal, test, got 'dev'"):
-        Scores.read(where, split="dev")
-
-
-def test_what_a_file_needs_and_does_not_need_is_said(tmp_path, monkeypatch):
-    where = write(tmp_path / "logs", *samples(30))
-    with pytest.raises(InputError, match="files need none"):
-        Scores.read(where, password_file=tmp_path / "secret")
-    pd.DataFrame(LOGITS, columns=NAMES).to_feather(tmp_path / "z.feather")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingDependency, match="pyarrow"):
-        Scores.read(tmp_path / "z.feather")
 
 
 def test_arrays_beside_the_scores_are_read_by_the_names_that_people_give_them(tmp_path):
@@ -618,69 +534,39 @@ def test_arrays_beside_the_scores_are_read_by_the_names_that_people_give_them(tm
 def test_one_file_of_lists_keeps_labels_and_splits_beside_each_row(tmp_path):
     logits, labels = samples(60)
     parts = np.array(["cal", "test"])[np.arange(60) % 2]
-    write(tmp_path, logits, labels, files=1, wide=False, split=parts)
-    found = Scores.read(tmp_path / "part-0.parquet", split="test")
+    table = pa.table({"logits": logits.tolist(), "label": labels, "split": parts})
+    pq.write_table(table, tmp_path / "z.parquet")
+    found = Scores.read(tmp_path / "z.parquet", split="test")
     np.testing.assert_array_equal(found.logits, logits[1::2])
     np.testing.assert_array_equal(found.labels, labels[1::2])
 
 
-def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
-    logits, labels = samples(60)
-    where = write(tmp_path / "logs", logits, labels)
-    np.save(tmp_path / "y.npy", labels)
-    for many in (where, f"{where}/*.parquet"):
-        with pytest.raises(InputError, match="come in any order"):
-            Scores.read(many, labels=tmp_path / "y.npy")
-        with pytest.raises(InputError, match="come in any order"):
-            Scores.read(many, groups=tmp_path / "y.npy")
-    np.save(tmp_path / "g.npy", labels[:20])
-    assert len(Scores.read(where / "part-0.parquet", groups=tmp_path / "g.npy").groups) == 20
-
-
-def missing(table):
-    return table.set_column(0, "logit_bird", pa.array([None, *([1.0] * (len(table) - 1))]))
-
-
-def text(table):
-    return table.set_column(1, "logit_cat", pa.array(["a"] * len(table)))
-
-
-def ragged(table):
-    rows = [[1.0, 2.0]] * (len(table) - 1) + [[1.0, 2.0, 3.0]]
-    return pa.table({"logits": rows, "label": [0] * len(table)})
-
-
-def nothing(table):
-    return table.slice(0, 0)
+def test_labels_and_groups_of_arrays_beside_a_table_are_of_its_rows(tmp_path):
+    np.save(tmp_path / "g.npy", np.arange(4) // 2)
+    assert Scores.read(write_csv(tmp_path / "z.csv"), split="cal", groups=None).groups is None
+    pd.DataFrame(LOGITS, columns=["logit 0", "logit 1", "logit 2"]).to_csv(tmp_path / "l.csv", index=False)
+    found = Scores.read(tmp_path / "l.csv", groups=tmp_path / "g.npy")
+    assert found.groups.tolist() == [0, 0, 1, 1]
+    np.save(tmp_path / "g.npy", np.arange(3))
+    with pytest.raises(ShapeError, match="one group for each of 4 rows"):
+        Scores.read(tmp_path / "l.csv", groups=tmp_path / "g.npy")
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("columns", "says"),
     [
-        (missing, "row 1, column 'logit_bird' is missing"),
-        (text, "scores are numbers, and logit_cat is string"),
-        (ragged, "row 30: the list is missing, or not of 2"),
-        (nothing, "column names but no rows"),
+        ({"logit_a": [None, 1.0], "logit_b": [1.0, 2.0]}, "row 1, column 'logit_a' is missing"),
+        ({"logit_a": ["x", "y"], "logit_b": [1.0, 2.0]}, "row 1 holds 'x', which is no score"),
+        ({"logits": [[1.0, 2.0], [1.0]]}, "row 2: the list is missing, or not of 2"),
+        ({"logit_a": np.empty(0), "logit_b": np.empty(0)}, "column names but no rows"),
     ],
 )
-def test_tables_that_cannot_be_fitted_are_refused(broken, says, tmp_path):
-    write(tmp_path / "logs", *samples(30), files=1)
-    path = tmp_path / "logs" / "part-0.parquet"
-    pq.write_table(broken(pq.read_table(path)), path)
+def test_a_parquet_that_holds_no_scores_is_refused(columns, says, tmp_path):
+    pq.write_table(pa.table(columns), tmp_path / "z.parquet")
     with pytest.raises(InputError, match=says):
-        Scores.read(tmp_path / "logs")
-
-
-@pytest.mark.parametrize("rows", [30, 3000])
-def test_a_full_disk_is_said_whether_it_is_met_writing_or_closing(rows, tmp_path, monkeypatch):
-    write(tmp_path / "logs", *samples(rows))
-
-    def full(**_):
-        return open("/dev/full", "r+b")  # noqa: PTH123
-
-    monkeypatch.setattr("calib_serve.scores.files.tempfile.TemporaryFile", full)
-    with pytest.raises(InputError, match="name a folder with room by TMPDIR"):
-        Scores.read(tmp_path / "logs")
+        Scores.read(tmp_path / "z.parquet")
+    with pytest.raises(InputError, match="is a folder"):
+        Scores.read(tmp_path)
 
 
 def test_json_that_names_a_column_twice_would_lose_a_label_and_is_refused(tmp_path):
@@ -688,27 +574,6 @@ def test_json_that_names_a_column_twice_would_lose_a_label_and_is_refused(tmp_pa
     path.write_text('{"cat": 0.2, "dog": 0.8, "label": "cat", "label": "dog"}\n')
     with pytest.raises(InputError, match="row 1 is no JSON: it names a column twice"):
         Scores.read(path)
-
-
-@pytest.mark.server
-def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypatch):
-    logits, labels = samples(1500)
-    with postgres(password="s3cret") as address:
-        connection = ibis.connect(address, password="s3cret")
-        connection.create_table("scores", pa.table(columns_of(logits, labels)))
-        connection.disconnect()
-        monkeypatch.setenv("CALIB_SERVE_ENGINE_PASSWORD", "s3cret")
-        asked = ["fit", "--data", "scores", "--engine", address, "--method", "temperature"]
-        told = invoke([*asked, "-o", str(tmp_path / "a")])
-        assert told.exit_code == 0, told.output
-        with_password = address.replace("auditor@", "auditor:s3cret@")
-        refused = invoke([*asked[:4], with_password, "-o", str(tmp_path / "b")])
-        assert refused.exit_code != 0
-        assert "s3cret" not in refused.output
-    want = calibrate(logits, labels, "temperature", outputs="logits")
-    made = Artifact.load(tmp_path / "a")
-    assert made.fit["temperature"] == pytest.approx(want.fit["temperature"], rel=1e-6)
-    assert made.class_names == tuple(PETS)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ _INFER = '''def receipts(inputs: list) -> list[str]:
 class Kind:
     """The server of a project's model; its container is made by ``dockerfile``.
 
-    ``extras`` of this package, and ``packages`` beside them, run every command. ``convert``: the commands
-    that put the calibration into what is served; ``serve``: what starts it without a container. ``ports`` by
-    name, of which the first takes predictions; ``metrics``: the port that Prometheus scrapes, where the
-    server counts predictions itself. ``receipts``: the function of ``client.py`` that predicts.
+    ``extras`` of this package run every command. ``convert``: the commands that put the calibration into what
+    is served; ``serve``: what starts it without a container. ``ports`` by name, of which the first takes
+    predictions; ``metrics``: the port that Prometheus scrapes, where the server counts predictions itself.
+    ``receipts``: the function of ``client.py`` that predicts.
     """
 
     title: str
@@ -50,7 +50,6 @@ class Kind:
     ready: str
     receipts: str
     program: str = ""
-    packages: tuple[str, ...] = ("scikit-learn",)  # for train.py's data, until it is replaced
     metrics: int = 0
     env: dict[str, str] = field(default_factory=dict)
 
@@ -83,19 +82,6 @@ KINDS: dict[str, Kind] = {
         ready="/docs",
         receipts=_BATCH,
         env=_HOME,
-    ),
-    "litserve": Kind(
-        title="LitServe and onnxruntime",
-        extras=("torch", "onnx", "watch", "report"),
-        packages=("litserve", "scikit-learn"),
-        convert=_FUSE,
-        serve="python serve.py",
-        program="serve_litserve.py.txt",
-        dockerfile=_python("'calib-serve[onnx,watch]==@version' litserve", '["python", "serve.py"]'),
-        ports={"http": 8000},
-        ready="/health",
-        receipts=_BATCH,
-        env={**_HOME, "HOST": "0.0.0.0"},  # noqa: S104  # in its container
     ),
     "torchserve": Kind(
         title="TorchServe",

@@ -34,14 +34,6 @@ _FIT = (
     "-o artifact"
 )
 
-LANGUAGE_MODEL = "language-model"
-"""The kind whose model is asked for words: behind a gateway, without containers."""
-_OF_ANSWERS = (
-    "python model.py  # in a terminal of its own",
-    "python collect.py",
-    "calib-serve fit answers.jsonl --outputs answers:words.yaml -o artifact",
-)
-
 _RULES = """apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
@@ -64,24 +56,13 @@ spec:
 """
 
 
-def extras_of(kind: str) -> tuple[str, ...]:
-    """The extras of this package that the commands of a project need."""
-    return ("gateway",) if kind == LANGUAGE_MODEL else KINDS[kind].extras
-
-
 def first_commands(kind: str) -> tuple[str, ...]:
     """The first commands in a project, up to a calibration in what is served, or before it."""
-    if kind == LANGUAGE_MODEL:
-        return _OF_ANSWERS
     return ("python train.py", _FIT, *KINDS[kind].convert)
 
 
 def project_files(kind: str) -> dict[str, str]:
     """The text of each file of a project, by its path, without its secrets."""
-    if kind == LANGUAGE_MODEL:
-        own = (_TEMPLATES / "language_model").iterdir()
-        ignored = {".gitignore": (_TEMPLATES / "gitignore").read_text("utf-8")}
-        return ignored | {path.name.removesuffix(".txt"): path.read_text("utf-8") for path in own}
     one = KINDS[kind]
     paths = dict(_SAME)
     for folder in _FOLDERS:
@@ -152,7 +133,7 @@ def _values(kind: Kind) -> dict[str, str]:
     return {
         "@title": kind.title,
         "@extras": ",".join(kind.extras),
-        "@packages": " ".join((f"'calib-serve[{','.join(kind.extras)}]'", *kind.packages)),
+        "@packages": f"'calib-serve[{','.join(kind.extras)}]' scikit-learn",
         "@fit": _FIT,
         "@convert": "\n".join(f"$ {command}" for command in kind.convert),
         "@start": kind.serve,

@@ -15,45 +15,10 @@ from calib_serve.core.options.base import (
     fields_of,
 )
 
-__all__ = [
-    "ArchiveData",
-    "ArchiveOptions",
-    "BySchema",
-    "ColumnOptions",
-    "DataOptions",
-    "FileOptions",
-    "Grouped",
-    "HeldData",
-    "Kind",
-    "ModelData",
-    "ModelScores",
-    "OfModel",
-    "PlainData",
-    "ProofOptions",
-    "ScoresOptions",
-    "SplitData",
-    "TrialOptions",
-    "WithLabels",
-]  # fmt: skip
-
 Kind = Literal[
     "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
 ]
 """What a classifier's scores are; the same as ``calib_serve.scores.Outputs``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnOptions(Checked):
-    """Which columns of a file are scores, and what their numbers are."""
-
-    columns: tuple[str, ...] | None = None
-    """The columns of the classes, names or patterns such as p_*, or the array of scores."""
-    outputs: str | None = None
-    """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
-    logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
-    points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p; of language models' answers answers:FILE.yaml."""
-    missing: Annotated[tuple[str, ...] | None, SCHEMA] = None
-    """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +30,6 @@ class BySchema(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouped(Checked):
-    """Which samples are not independent."""
-
-    groups: Any = None
-    """Which samples belong together, such as one patient's: a column, or an npy file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithLabels(Checked):
-    """Where labels lie."""
-
-    labels: str | None = None
-    """The labels: a column or array of the file, or an npy file."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlainData(BySchema):
     """Which scores of a file are read, where an artifact says what they are and what classes are called."""
 
@@ -89,9 +38,19 @@ class PlainData(BySchema):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresOptions(ColumnOptions, BySchema, Grouped):
+class ScoresOptions(BySchema):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
+    columns: tuple[str, ...] | None = None
+    """The columns of the classes, names or patterns such as p_*, or the array of scores."""
+    outputs: str | None = None
+    """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
+    logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
+    points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p; of language models' answers answers:FILE.yaml."""
+    missing: Annotated[tuple[str, ...] | None, SCHEMA] = None
+    """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
+    groups: Annotated[Any, SCHEMA] = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
     class_names: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Names of the classes, in order, where the data have none."""
     sample_weight: Annotated[Any, SCHEMA] = None
@@ -116,40 +75,17 @@ class ScoresOptions(ColumnOptions, BySchema, Grouped):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelScores(Checked):
-    """The scores that a changed model returns."""
-
-    outputs: Kind | None = None
-    """The kind of the model's scores, where nothing else tells."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProofOptions(Checked):
-    """What proves that a model gives the scores that were fitted, where its file's hash does not."""
-
-    against: Any = None
-    """The fitted scores of --inputs: a file of them, in which the inputs may be, too (.npz), or the fitted
-    estimator (.joblib, .pkl, .skops), which is run in a process of its own: loading it runs its code."""
-    unproven: bool = False
-    """Write without this proof; what is written says so."""
-
-    def _check(self) -> None:
-        both = self.against is not None and self.unproven
-        check(not both, "unproven", "says that nothing is compared, and against says what to compare with")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileOptions(ScoresOptions, WithLabels):
+class FileOptions(ScoresOptions):
     """The contents of a file of scores."""
 
-    on: Annotated[str | None, SCHEMA] = None
-    """A column of ids, by which labels are found that are a table of their own."""
+    labels: str | None = None
+    """The labels: a column or array of the file, or an npy file."""
 
     @property
     def of_file(self) -> dict[str, Any]:
-        """The given options, as keyword arguments of ``Scores.read``."""
-        given = {"labels": self.labels, "on": self.on, **fields_of(ScoresOptions, self)}
-        return {name: value for name, value in given.items() if value is not None}
+        """The given options, as keyword arguments of ``Scores.read``, but for the split."""
+        own = fields_of(FileOptions, self)
+        return {name: value for name, value in own.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,19 +111,13 @@ class OfModel(Factory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelData(SplitData, OfModel):
-    """The origin of scores: DATA alone holds them, else it holds the inputs of a model."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldData(PlainData, Grouped, WithLabels, OfModel):
+class HeldData(PlainData, OfModel):
     """The origin of scores of an artifact's model, which says what they are."""
 
     @property
     def of_file(self) -> dict[str, Any]:
-        """The given options, as keyword arguments of ``Scores.read``."""
-        given = {"labels": self.labels, "groups": self.groups, "schema": self.schema}
-        return {name: value for name, value in given.items() if value is not None}
+        """The given options, as keyword arguments of ``Scores.read``, but for the split."""
+        return {} if self.schema is None else {"schema": self.schema}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,13 +146,18 @@ class TrialOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveData(SplitData, TrialOptions):
-    """The origin of scores: DATA alone holds them, else it holds the requests of an archive."""
+class DataOptions(SplitData, OfModel, TrialOptions):
+    """The origin of scores: DATA alone holds them, else it holds the inputs of a model or an archive."""
 
     from_: Path | None = None
     """A TorchServe archive that DATA are the requests and labels of; its own handler is asked."""
 
     def _check(self) -> None:
+        check(
+            self.model is None or self.from_ is None,
+            "from_",
+            "names an archive, and there is a model: give one of both",
+        )
         check(
             self.seam is None or self.from_ is not None,
             "seam",
@@ -231,15 +166,26 @@ class ArchiveData(SplitData, TrialOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(ModelData, ArchiveData):
-    """The origin of scores: DATA alone holds them, else it holds the inputs of a model or an archive."""
+class ModelScores(Checked):
+    """The scores that a changed model returns."""
+
+    outputs: Kind | None = None
+    """The kind of the model's scores, where nothing else tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofOptions(Checked):
+    """What proves that a model gives the scores that were fitted, where its file's hash does not."""
+
+    against: Any = None
+    """The fitted scores of --inputs: a file of them, in which the inputs may be, too (.npz), or the fitted
+    estimator (.joblib, .pkl, .skops), which is run in a process of its own: loading it runs its code."""
+    unproven: bool = False
+    """Write without this proof; what is written says so."""
 
     def _check(self) -> None:
-        check(
-            self.model is None or self.from_ is None,
-            "from_",
-            "names an archive, and there is a model: give one of both",
-        )
+        both = self.against is not None and self.unproven
+        check(not both, "unproven", "says that nothing is compared, and against says what to compare with")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 ``audit`` measures; ``Columns`` says what their columns are called.
 """
 
+from calib_serve.integrations.audit.engines import PASSWORD
 from calib_serve.integrations.audit.expressions import Columns
 from calib_serve.integrations.audit.measuring import Audit, Labels, Measured, Refusal, audit
-from calib_serve.scores import PASSWORD
 
 __all__ = ["PASSWORD", "Audit", "Columns", "Labels", "Measured", "Refusal", "audit"]

@@ -16,6 +16,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import check_names
 from calib_serve.core.options.audit import AuditOptions
 from calib_serve.core.options.base import changed
+from calib_serve.integrations.audit.engines import Engine, open_engine
 from calib_serve.integrations.audit.expressions import (
     FATES,
     REFUSED,
@@ -52,7 +53,6 @@ from calib_serve.integrations.audit.reading import (
 from calib_serve.metrics import TOLERANCE, Verdict
 from calib_serve.monitor import Estimates, Missing, estimate, judge_estimates
 from calib_serve.receipts import Sums
-from calib_serve.scores import Engine, open_engine
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
