@@ -191,7 +191,7 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
     check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
     check(source.groups is None, "groups", "are for a comparison of methods: a study takes every row alone")
-    seed = CompareOptions(seed=own["seed"]).seed
+    CompareOptions(seed=own["seed"])  # refuses what is no seed
     own = {key: _like(value, takes[key].default) for key, value in own.items() if key in takes}
     own |= {} if options.methods is None else {"methods": options.methods}
     check(len(data) == 1, "data", f"must be one for {name}")

@@ -22,6 +22,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     CALIBRATE,
     MORE,
+    Drawn,
     Estimate,
     Evaluation,
     LabelsEvaluation,
@@ -31,7 +32,6 @@ from calib_serve.metrics import (
     Tops,
     Verdict,
     confidence_of_labels,
-    ece_interval,
     evaluate_label_probs,
     evaluate_probs,
     gain_of,
@@ -121,7 +121,7 @@ def facts_of_probabilities(
     weight, groups, y = samples.weight, samples.groups, samples.labels
     verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
     if samples.is_multilabel:
-        how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "seed": seed}
+        how: dict[str, Any] = {"sample_weight": weight, "seed": seed}
         plain, calibrated = (evaluate_label_probs(p, y, **how).estimates() for p in (before, after))
         return HeldOutFacts(plain, calibrated, verdict)
     held = [HeldOut.of(p, y) for p in (before, after)]
@@ -160,7 +160,7 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dic
 def _binned(prefix: str, p: Floats, came_true: Floats, seed: int) -> dict[str, Estimate]:
     """Estimate the ECE of probabilities (n,), and what chance alone gives."""
     bins = Bins.tally(p, came_true)
-    ece = ece_interval(bins, draws=_DRAWS, level=0.95, seed=seed)
+    ece = Drawn(_DRAWS, 0.95, seed).ece(bins)
     return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}
 
 

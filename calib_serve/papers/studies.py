@@ -13,14 +13,9 @@ from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
-from calib_serve.metrics import (
-    checked_logits,
-    ece,
-    judge_probs,
-    noise_floor,
-)
+from calib_serve.metrics import binned, ece, judge_probs
 from calib_serve.papers.result import Curve, Progress, Samples, Study, in_logits
-from calib_serve.scores import softmax
+from calib_serve.scores import Scores, softmax
 
 _SIZES = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 _ENOUGH = 0.95  # of the gain that all samples bring
@@ -113,13 +108,19 @@ def _enough(method: str, steps: Sequence[int], means: NDArray[np.float64], raw: 
     )
 
 
+def _of_logits(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Checked logits (n, K) and class ids (n,)."""
+    given = Scores.of(logits, labels, outputs="logits")
+    return given.values, given.labelled()
+
+
 def ece_by_temperature(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike) -> NDArray[np.float64]:
     """ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
 
     >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
     [0.25]
     """
-    z, y = checked_logits(logits, labels)
+    z, y = _of_logits(logits, labels)
     z = z.astype(np.float64, copy=False)
     correct = z.argmax(axis=1) == y
     below = z - z.max(axis=1, keepdims=True)
@@ -137,7 +138,7 @@ def optimal_temperature(cal: Samples, test: Samples) -> Study:
         cal: Logits and class ids that the temperature is fitted to.
         test: Logits and class ids that are measured.
     """
-    z, y = checked_logits(*in_logits(test))
+    z, y = _of_logits(*in_logits(test))
     fitted = in_logits(cal)
     fits = {
         "fitted by NLL on cal": fit_by_name("temperature", *fitted),
@@ -146,7 +147,8 @@ def optimal_temperature(cal: Samples, test: Samples) -> Study:
     }
     chosen = {"none": 1.0} | {name: float(fit.fit["temperature"]) for name, fit in fits.items()}
     found = {name: float(ece_by_temperature(z, y, [t])[0]) for name, t in chosen.items()}
-    rows = tuple((name, t, found[name], noise_floor(softmax(z / t), y)) for name, t in chosen.items())
+    floors = {name: binned(softmax(z / t), y).noise_floor() for name, t in chosen.items()}
+    rows = tuple((name, t, found[name], floors[name]) for name, t in chosen.items())
     curve = ece_by_temperature(z, y, _SHOWN)
     return Study(
         title="Optimal ECE: the best that any temperature can do on the test set",

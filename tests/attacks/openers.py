@@ -18,7 +18,6 @@ from readers import Reader, scratch, sound_params, tiny_png
 from small_models import everything, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.app._command import _read_config
 from calib_serve.app.fit import shares
 from calib_serve.artifact import Contract
 from calib_serve.core.addresses import password_of
@@ -138,7 +137,6 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "promotions": ("promotions.json", lambda p: Host(p.parent, p.parent).exchanges()),
     "contract": ("contract.yaml", lambda p: Contract.read(p.read_bytes())),
     "versions": ("models.json", lambda p: FollowedVersions(p).changed()),
-    "config": ("options.yaml", _read_config),
     "shares": ("shares.yaml", lambda p: shares(str(p))),
     "probe": ("request.json", Request.of_file),
     **{

@@ -14,6 +14,7 @@ from torch import nn
 
 from calib_serve.artifact import InputShift
 from calib_serve.models import from_module
+from calib_serve.models.cached_classifier import CachedClassifier
 from calib_serve.models.torch_classifier import TorchClassifier
 
 pytestmark = pytest.mark.server

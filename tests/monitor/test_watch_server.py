@@ -69,5 +69,3 @@ def write_tokens(folder):
     path.write_text("0123456789abcdef\n")
     path.chmod(0o600)
     return path
-
-
