@@ -14,9 +14,10 @@ LOCKED := VENV=$(VENV) scripts/locked.sh $(BIN)/python
 # imports: 1.4 of the 2.9 seconds in which a watch starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup test test-unit mutants faults nightly check coverage versions newest docs audit bench bench-quick dist release sbom image constraints lock clean
+.PHONY: help setup demo test test-unit mutants faults nightly check coverage versions newest docs audit bench bench-quick dist release sbom image constraints lock clean
 
 help:
+	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
 	@echo "make test         the tests, real servers among them"
 	@echo "make test-unit    those that start no process and open no socket; for while you write"
 	@echo "make faults       faults and attacks at their nightly size: minutes, not seconds"
@@ -53,6 +54,10 @@ $(INSTALLED): pyproject.toml $(wildcard lock/*.txt)
 $(DEVELOPED): $(INSTALLED)
 	$(LOCKED) -r lock/dev.txt
 	@touch $@
+
+demo: $(INSTALLED)
+	rm -rf demo-out
+	$(BIN)/python examples/demo $(ARGS)
 
 test: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
@@ -133,4 +138,4 @@ lock:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:
-	rm -rf $(VENV) build/mutants .nox .venv-bench-* benchmarks/results/quick site logs htmlcov coverage.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build/mutants .nox .venv-bench-* benchmarks/results/quick demo-out site logs htmlcov coverage.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
