@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.fit.facts import with_selection
 from calib_serve.fit.folds import folds_of
 from calib_serve.fit.measure import (
     FoldFit,
@@ -121,8 +120,9 @@ def select(
         artifact = fit_structured_average(samples, seed=seed)
     else:
         artifact = fit_by_name(chosen, samples, seed=seed)
-    told = with_selection(artifact, run.selection, [*said, *why_none(run.selection)])
-    told = replace(told, class_names=tuple(class_names))
+    remarks = (*said, *why_none(run.selection))
+    fit = replace(artifact.fit, selection=run.selection, remarks=remarks)
+    told = replace(artifact, fit=fit, class_names=tuple(class_names))
     measured = facts_of_folds(run.fits[chosen], few, run.fold, class_names, seed=seed)
     return measured_on_folds(told, measured, folds=folds, samples=len(few))
 
