@@ -305,12 +305,13 @@ def verdict(artifact: Artifact) -> Verdict:
     )
     # The verdict judges calibration; no gain over the model, or unlike data, is said beside it.
     poor = [why for _, of in eces if (why := _poor(artifact, of))]
-    reasons = (*poor[:1], *_lost(artifact), *_kept(artifact))
+    reasons = (*_lost(artifact), *_kept(artifact))
     if known.get("verdict") not in get_args(Level):
-        headline = f"Measured on {on or 'held-out samples'}."
+        headline = " ".join([f"Measured on {on or 'held-out samples'}.", *poor[:1]])
         return Verdict("too_little", headline, reasons, gain=gain)
     do = tuple(known.get("verdict_do", ()))
     changed = tuple(known.get("moved_says", ())) if artifact.steps else ()
+    reasons = (*poor[:1], *reasons)
     return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed, gain=gain)
 
 

@@ -61,8 +61,8 @@ def test_one_column_is_the_second_of_two_classes(outputs):
     z[:, 0] = 0
     scores = {"logits": z, "log_probs": log_softmax(z), "probabilities": softmax(z)}[outputs]
     y = np.where(LABELS > 1, "yes", "no")
-    both = ScoreCalibrator("structured-average", outputs=outputs).fit(scores, y)
-    one = ScoreCalibrator("structured-average", outputs=outputs).fit(scores[:, 1:], y)
+    both = ScoreCalibrator("histogram-width", outputs=outputs).fit(scores, y)
+    one = ScoreCalibrator("histogram-width", outputs=outputs).fit(scores[:, 1:], y)
     np.testing.assert_allclose(
         one.predict_proba(scores[:, 1:]), both.predict_proba(scores), rtol=0, atol=1e-9
     )
