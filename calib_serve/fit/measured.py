@@ -66,7 +66,7 @@ class FitBounds(NamedTuple):
     """Samples of which the confusion is counted that corrections of class shares need."""
 
     most_samples_cross_validated: int = 100_000
-    """Samples on which a calibration is measured, ``auto`` chooses, and a floor of probabilities is chosen."""
+    """Samples on which a calibration is measured, ``auto`` chooses, and a floor is chosen."""
 
     samples_for_two_folds: int = 20_000
     """Samples of which half teach a recalibration as much as four fifths: two folds serve as well as five."""
