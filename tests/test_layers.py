@@ -38,7 +38,7 @@ STANDS_ON: dict[str, tuple[str, ...]] = {
     ),
     "gateway": ("core", "scores", "artifact", "receipts", "monitor", "web"),
     "integrations": ("core", "scores", "metrics", "artifact", "receipts", "fit", "fuse", "monitor"),
-    "papers": ("core", "scores", "metrics", "artifact", "fit", "report"),
+    "papers": ("core", "scores", "metrics", "fit", "report"),
     "app": (
         *("core", "scores", "metrics", "artifact", "receipts", "models", "fit", "fuse", "ledger", "monitor"),
         *("report", "web", "torchserve", "gateway", "integrations", "papers"),

@@ -14,7 +14,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Examples, FitRecord, LogitMap, ModelFacts, Selection, Step
+from calib_serve.artifact import Artifact, Examples, FitRecord, LogitMap, ModelFacts, Step
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
@@ -100,11 +100,6 @@ def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[
     """
     told = (*before, *artifact.fit.remarks, *after)
     return replace(artifact, fit=replace(artifact.fit, remarks=told)) if told else artifact
-
-
-def with_selection(artifact: Artifact, selection: Selection, remarks: Sequence[str] = ()) -> Artifact:
-    """Return the artifact with how its method was chosen, and ``remarks`` on that in place of its own."""
-    return replace(artifact, fit=replace(artifact.fit, selection=selection, remarks=tuple(remarks)))
 
 
 def complete(

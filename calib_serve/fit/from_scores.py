@@ -203,7 +203,7 @@ def fit_samples(
     shares = None if prior is None else _shares(prior, samples, class_names, keeping=keeping, by=by)
     # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
     unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
-    chosen = common = None
+    chosen = selection = None
     if method == "auto":
         check_options("auto", options, _OF_LABELS if multilabel else AUTO)
         # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
@@ -211,32 +211,31 @@ def fit_samples(
         of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}
         if by is None:
             chosen = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))
-            method, options = chosen.method, {}
+            method = chosen.method
         else:
             can = [name for name in BY_SOURCE if samples.classes == 2 or name not in TWO_CLASSES]
             common = _chosen(samples, {"candidates": can, **of_auto}, for_shares=False)
             # That one map for all changes nothing says nothing of one for each.
-            method, options = common.method if common.method != "none" else can[0], {}
+            method, selection = common.method if common.method != "none" else can[0], common.selection
+        options = {}
     elif by is None:
         if shares is not None:
             check_correctable([method], samples.classes, options.get("of"))
         if progress:
             progress(method, 0, 1)
-    else:
-        check_options(f"{method} by {by}", options, [])
-
     # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
     if by is None:
         of_part = fitter_of(method, options, multilabel, seed=seed)
     else:
+        check_options(f"{method} by {by}", options, [])
         of_part = partial(fit_by_source, method, by=by)
 
     def fit(part: Samples) -> Artifact:
         return unseen.fitted(part, of_part)
 
     artifact = fit(samples) if chosen is None else chosen
-    if common is not None:
-        artifact = replace(artifact, fit=replace(artifact.fit, selection=common.selection))
+    if selection is not None:
+        artifact = replace(artifact, fit=replace(artifact.fit, selection=selection))
     artifact = remarked(artifact, before=unseen.remarks(class_names))
     artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)
     # The folds that auto chose by have measured it, unless it was fitted to other samples than are measured.

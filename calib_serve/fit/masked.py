@@ -6,8 +6,7 @@
     )
 
 Each layer's weight W acts as M * W, with M drawn from Bernoulli(q) for every batch; the gradient is masked
-likewise (algorithm 1, eq. 8 to 11). Features were computed once: only small matrices
-remain.
+likewise (algorithm 1, eq. 8 to 11). Features were computed once: only small matrices remain.
 
 The paper infers with the unmasked weights and steers q by the training set. On features of images that the
 network was trained on this makes calibration worse, so it is not the default: the default infers with the
@@ -42,7 +41,7 @@ from calib_serve.models import Progress
 
 _COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
 _INSTEAD = "give it more training samples"
-_HELD_SHARE = 0.25
+_HELD_SHARE = 0.25  # of the samples, where no held-out features are given
 
 
 @dataclass(frozen=True)

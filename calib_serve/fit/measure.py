@@ -291,24 +291,27 @@ def verdict(artifact: Artifact) -> Verdict:
     """
     known, on = artifact.data, artifact.data.get("measured_on")
     named = [("P(label)", "positive_")] if artifact.is_multilabel else [("", ""), ("P(y = 1)", "positive_")]
-    measured = artifact.metrics_before, artifact.metrics_after
-    eces = [(what, of) for what, of in named if all(f"{of}ece" in metrics for metrics in measured)]
+    before, after = artifact.metrics_before, artifact.metrics_after
+    eces = [(what, of) for what, of in named if f"{of}ece" in before and f"{of}ece" in after]
     if not eces:
         reason = str(on).removeprefix("nothing: ") if on else "there was nothing to measure it on"
         said = f"The calibration was not measured ({reason}); give held-out data to see what it does."
         return Verdict("too_little", said, tuple(_kept(artifact)))
     gain = gain_of(
-        [(what, *(m[f"{of}ece"] for m in measured), measured[1].get(f"{of}noise_floor") or math.nan)
-         for what, of in eces]
-    )  # fmt: skip
+        [
+            (what, before[f"{of}ece"], after[f"{of}ece"], after.get(f"{of}noise_floor") or math.nan)
+            for what, of in eces
+        ]
+    )
     # The verdict judges calibration; no gain over the model, or unlike data, is said beside it.
-    poor = [said for _, of in eces if (said := _poor(artifact, of))]
-    reasons = (*poor[:1], *_lost(artifact), *_kept(artifact))
+    poor = [why for _, of in eces if (why := _poor(artifact, of))]
+    reasons = (*_lost(artifact), *_kept(artifact))
     if known.get("verdict") not in get_args(Level):
-        headline = f"Measured on {on or 'held-out samples'}."
+        headline = " ".join([f"Measured on {on or 'held-out samples'}.", *poor[:1]])
         return Verdict("too_little", headline, reasons, gain=gain)
     do = tuple(known.get("verdict_do", ()))
     changed = tuple(known.get("moved_says", ())) if artifact.steps else ()
+    reasons = (*poor[:1], *reasons)
     return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed, gain=gain)
 
 

@@ -53,7 +53,7 @@ class FitBounds(NamedTuple):
     """
 
     samples_compared_a_parameter: int = 500
-    """Samples for each number of a matrix and a bias, on which ``auto`` begins to compare methods."""
+    """Samples for each number of a matrix and a bias, on which ``auto`` compares methods."""
 
     most_samples_compared: int = 1_000_000
     """Samples that ``auto`` compares methods on; of more, as many, evenly spread.
@@ -66,9 +66,7 @@ class FitBounds(NamedTuple):
     """Samples of which the confusion is counted that corrections of class shares need."""
 
     most_samples_cross_validated: int = 100_000
-    """Samples that a calibration is measured on, or a floor of probabilities chosen on, by fits to folds.
-
-    ``auto`` begins with as many, and takes more where its choice is in doubt."""
+    """Samples on which a calibration is measured, ``auto`` chooses, and a floor is chosen."""
 
     samples_for_two_folds: int = 20_000
     """Samples of which half teach a recalibration as much as four fifths: two folds serve as well as five."""

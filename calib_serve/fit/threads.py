@@ -6,39 +6,16 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from calib_serve.fit.measured import MEASURED
 
-_CGROUPS = Path("/sys/fs/cgroup")
-
 
 def cores() -> int:
-    """Count the cores that this process may use: by the system, its affinity and its container's quota."""
-    count = getattr(os, "process_cpu_count", os.cpu_count)() or 1  # Python 3.13 heeds PYTHON_CPU_COUNT
+    """Count the cores that this process may use, by its affinity."""
     if hasattr(os, "sched_getaffinity"):
-        count = min(count, len(os.sched_getaffinity(0)))
-    quota = _quota(_CGROUPS)
-    return count if quota is None else max(1, min(count, int(quota)))
-
-
-@cache
-def _quota(root: Path) -> float | None:
-    """The cores that a container's control group (version 2, else 1) grants, None without a limit.
-
-    A container sees its own group as the root. A host's process is not limited by the root.
-    """
-    try:
-        granted, period = (root / "cpu.max").read_text().split()
-        return None if granted == "max" else int(granted) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        pass
-    try:
-        granted, period = ((root / "cpu" / f"cpu.cfs_{of}_us").read_text() for of in ("quota", "period"))
-        return int(granted) / int(period) if int(granted) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def one_thread(values: int) -> AbstractContextManager[Any]:

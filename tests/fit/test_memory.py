@@ -28,7 +28,7 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.nda
     [
         ("temperature", {}),
         ("temperature-ece", {"grid": "coarse"}),
-        ("structured-matrix", {}),
+        ("matrix", {}),
         ("isotonic", {"of": "top"}),
     ],
 )

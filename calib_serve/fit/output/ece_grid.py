@@ -62,10 +62,6 @@ class Gaps:
         weight = samples.weights[order]
         return cls(samples.take(order), second[order], ties[order], correct[order], weight)
 
-    def confidence(self, t: float) -> Floats:
-        """Top-1 confidence (n,) at temperature ``t``."""
-        return np.asarray(self.knot(t)[0])
-
     def unsure(self, t: float) -> int:
         """How many of the first rows may have another confidence than at T = 0."""
         # A confidence within 1e-9 of 1 is taken to be 1.
@@ -176,7 +172,7 @@ def _value(quintic: Floats, u: float) -> Floats:
 
 
 def _ece(gaps: Gaps, t: float, bins: int) -> float:
-    confidence = np.minimum(gaps.confidence(t), 1.0)
+    confidence = np.minimum(gaps.knot(t)[0], 1.0)
     if (gaps.weight == 1).all():
         return Bins.tally(confidence, gaps.correct, bins=bins).ece()
     index = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.fit.facts import with_selection
 from calib_serve.fit.folds import folds_of
 from calib_serve.fit.measure import (
     FoldFit,
@@ -103,15 +102,10 @@ def select(
         options_of(name, multilabel)
         if keep_predictions and name not in KEEPING:
             raise InputError(f"{name} may change predicted classes; of those that keep them choose {_KEEP}")
-    bound = min(len(samples), MEASURED.most_samples_compared)
     parameters = samples.classes * (samples.classes + 1)
     size = max(MEASURED.most_samples_cross_validated, MEASURED.samples_compared_a_parameter * parameters)
-    while True:
-        few = samples.some(min(size, bound))
-        run = _Comparison.of(few, names, folds, seed, progress)
-        if size >= bound or run.is_clear:
-            break
-        size *= 4
+    few = samples.some(min(size, MEASURED.most_samples_compared))
+    run = _Comparison.of(few, names, folds, seed, progress)
     said, chosen = [] if multilabel else sample_remarks(few), run.selection.chosen
     if len(few) < len(samples):
         said = [*said, f"the method is chosen on {len(few):,} of the {len(samples):,} samples"]
@@ -121,24 +115,21 @@ def select(
         artifact = fit_structured_average(samples, seed=seed)
     else:
         artifact = fit_by_name(chosen, samples, seed=seed)
-    told = with_selection(artifact, run.selection, [*said, *why_none(run.selection)])
-    told = replace(told, class_names=tuple(class_names))
+    remarks = (*said, *why_none(run.selection))
+    fit = replace(artifact.fit, selection=run.selection, remarks=remarks)
+    told = replace(artifact, fit=fit, class_names=tuple(class_names))
     measured = facts_of_folds(run.fits[chosen], few, run.fold, class_names, seed=seed)
     return measured_on_folds(told, measured, folds=folds, samples=len(few))
 
 
 @dataclass(frozen=True, eq=False)
 class _Comparison:
-    """Methods compared on some samples: the choice, and the fits it was made by.
-
-    ``doubts``: what may be lost by more than is tolerated, or by chance.
-    """
+    """Methods compared on some samples: the choice, and the fits it was made by."""
 
     selection: Selection
     fold: NDArray[np.intp]
     fits: Mapping[str, FoldFit]
     averaged: Callable[[], Averaged]
-    doubts: Sequence[str]
 
     @classmethod
     def of(
@@ -156,7 +147,6 @@ class _Comparison:
         fits: dict[str, FoldFit] = {}
         found: dict[str, HeldOut] = {}
         refused: dict[str, str] = {}
-        doubts: list[str] = []
         for done, name in enumerate(names):
             if progress:
                 progress(name, done, len(names))
@@ -169,7 +159,7 @@ class _Comparison:
             except CalibServeError as error:
                 refused[name] = str(error)
                 continue
-            if why := _harm(found, name, samples, doubts, seed=seed):
+            if why := _harm(found["none"], found[name], samples, seed=seed):
                 refused[name] = why
         allowed = {name: held for name, held in found.items() if name not in refused}
         if not allowed:
@@ -186,21 +176,7 @@ class _Comparison:
             tolerance=_TOLERANCE,
             level=_LEVEL,
         )
-        return cls(selection, fold, fits, averaged, doubts)
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether more samples would change neither the choice nor, by more than a trifle, its score."""
-        allowed = {score.method: score for score in self.selection.scores if score.refused is None}
-        value = abs(allowed[self.selection.best].score)
-        # The average is asked only whether another is better, the simplest whether it is near the best.
-        edges = (0.0,) if _AVERAGE in allowed else (0.0, _NEAR * value)
-        return not self.doubts and all(
-            # Below 1e-5 of the score more samples are not worth their time.
-            2 * score.standard_error <= 1e-5 * value
-            or min(abs(score.above_best - edge) for edge in edges) > 2 * score.standard_error
-            for score in allowed.values()
-        )
+        return cls(selection, fold, fits, averaged)
 
 
 def _of_folds(name: str, samples: Samples, fold: NDArray[np.intp], seed: int) -> FoldFit:
@@ -219,19 +195,11 @@ def why_none(selection: Selection) -> list[str]:
     return ["nothing is fitted; " + "; ".join(f"{', '.join(by)}: {why}" for why, by in refused.items())]
 
 
-def _harm(
-    found: Mapping[str, HeldOut],
-    name: str,
-    samples: Samples,
-    doubts: list[str],
-    *,
-    seed: int,
-) -> str | None:
+def _harm(none: HeldOut, held: HeldOut, samples: Samples, *, seed: int) -> str | None:
     """Say why a candidate must not be used, with the numbers; None where it does no significant harm.
 
-    Refinement may fall by less than calibration gains. ``doubts`` gets what may be chance.
+    Refinement may fall by less than calibration gains.
     """
-    none, held = found["none"], found[name]
     accuracy, nll, brier = (
         mean_interval(new - old, level=_LEVEL, weight=samples.weight, groups=samples.groups)
         for new, old in ((held.correct, none.correct), (held.nll, none.nll), (held.brier, none.brier))
@@ -241,8 +209,6 @@ def _harm(
             f"accuracy falls by {-accuracy.value:.4f} (interval {-accuracy.high:.4f} to "
             f"{-accuracy.low:.4f}), more than {_TOLERANCE:g}"
         )
-    if samples.weights @ (none.correct - held.correct) > _TOLERANCE * samples.weights.sum():
-        doubts.append("accuracy")
     # The proper scores gain, refinement included.
     pays = nll.value < 0 and brier.low <= 0
     if pays or samples.is_multilabel:
@@ -260,7 +226,6 @@ def _harm(
     drawn = np.concatenate([change(w if samples.weight is None else w * samples.weight) for w in weights])
     low, high = np.nanquantile(drawn, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     if high >= -_TOLERANCE:
-        doubts.append("refinement")
         return None
     ends = f"interval {-high:.4f} to {-low:.4f}"
     return f"refinement AUROC falls by {-fall:.4f} ({ends}), more than {_TOLERANCE:g}"

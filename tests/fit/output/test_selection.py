@@ -12,7 +12,6 @@ import pytest
 from calib_serve.artifact import LogitMap, Score
 from calib_serve.fit.facts import fit_none
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measure import HeldOut
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output import candidates, selection
 from calib_serve.fit.output.selection import select
@@ -132,22 +131,3 @@ def test_a_clear_choice_is_made_on_few_samples_and_fitted_to_all(monkeypatch: py
     whole = chosen_from(4000, 2.5, 4000, monkeypatch)
     assert found.fit["temperature"] == whole.fit["temperature"]
     assert found.data["samples"] == 4000
-
-
-def test_a_choice_in_doubt_takes_more_samples_until_it_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = chosen_from(4000, 1.0, 400, monkeypatch)  # a temperature gains nothing but noise
-    assert found.data["measured_samples"] == 4000
-    assert not found.fit.remarks
-    assert found.method == chosen_from(4000, 1.0, 4000, monkeypatch).method
-    assert chosen_from(4000, 1.35, 100, monkeypatch).data["measured_samples"] in (400, 1600)
-
-
-def test_a_loss_of_accuracy_that_few_samples_cannot_prove_takes_more() -> None:
-    none = HeldOut(*np.ones((5, 300)))
-    worse = replace(none, correct=np.where(np.arange(300) < 4, 0.0, 1.0), nll=np.zeros(300))
-    found = {"none": none, "worse": worse}
-    samples, doubts = Samples.of(*draw(300)), []
-    assert selection._harm(found, "worse", samples, doubts, seed=0) is None
-    assert doubts == ["accuracy"]
-    assert selection._harm(found, "none", samples, doubts, seed=0) is None
-    assert len(doubts) == 1
