@@ -198,9 +198,7 @@ def test_an_option_of_a_command_below_another_is_named_as_it_was_given(scores: P
 def test_a_variable_and_a_flag_of_one_option_are_told_apart(
     scores: Path, monkeypatch: pytest.MonkeyPatch, before: list[str]
 ) -> None:
-    monkeypatch.setenv("CALIB_SERVE_LABEL_METRICS_PORT", "-1")
     monkeypatch.setenv("CALIB_SERVE_WATCH_TTL_DAYS", "-1")
-    assert "CALIB_SERVE_LABEL_METRICS_PORT must be 1" in invoke(["label", "labels/"]).stderr
     named = "--ttl-days" if before else "CALIB_SERVE_WATCH_TTL_DAYS"
     assert f"{named} must be above 0" in invoke(["watch", "m:1=3", *before]).stderr
 

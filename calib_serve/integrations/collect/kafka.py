@@ -46,8 +46,7 @@ FOR_GOOD = SETTLED | {"expired", "forgotten"}
 LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead"})
 """Why a label is refused that may be counted later: its prediction, a key, a version or the time comes."""
 
-_FIRST, _LONGEST = 1.0, 60.0  # seconds until what failed, or is held back, is tried again
-_IDLE = 1.0  # seconds to wait for more
+_FIRST, _LONGEST, _IDLE = 1.0, 60.0, 1.0  # seconds until a next try, and to wait for more
 _MOST_HELD = 100_000  # labels that are held back, beyond which nothing more is taken
 _SHAPE = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
 
