@@ -35,7 +35,7 @@ COMMANDS = {
     },
     "Watch": {
         "watch": "Count predictions and labels, look for drift, publish metrics and a page.",
-        "label": "Send labels that came back: a file, a folder, a bucket or a Kafka topic.",
+        "label": "Send labels that came back: a file, or a Kafka topic.",
         "refit": "Fit again on recent labels, promote the next version, or follow class shares.",
         "audit": "Compute the watch's numbers from logs in files or a database.",
         "export": "Write probabilities, monitoring rules, or tested versions for other programs.",

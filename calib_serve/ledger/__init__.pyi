@@ -16,7 +16,6 @@ from calib_serve.ledger.failover import LEDGER_ITSELF as LEDGER_ITSELF
 from calib_serve.ledger.failover import note_timeline as note_timeline
 from calib_serve.ledger.intake import Intake as Intake
 from calib_serve.ledger.ledger import Ledger as Ledger
-from calib_serve.ledger.ledger import Revoked as Revoked
 from calib_serve.ledger.prediction_ids import Binding as Binding
 from calib_serve.ledger.prediction_ids import PredictionIds as PredictionIds
 from calib_serve.ledger.recovery import note_recovery as note_recovery

@@ -63,13 +63,11 @@ from calib_serve.receipts.recorder import Recorder as Recorder
 from calib_serve.receipts.recorder import Tag as Tag
 from calib_serve.receipts.recorder import count_choices as count_choices
 from calib_serve.receipts.reporter import Reporter as Reporter
-from calib_serve.receipts.samples import LabelledSamples as LabelledSamples
 from calib_serve.receipts.samples import SampleLog as SampleLog
 from calib_serve.receipts.samples import read_samples as read_samples
 from calib_serve.receipts.series import BY_NAME as BY_NAME
 from calib_serve.receipts.series import DELAYS as DELAYS
 from calib_serve.receipts.series import LEDGER_LABELS as LEDGER_LABELS
-from calib_serve.receipts.series import PUBLISHED as PUBLISHED
 from calib_serve.receipts.series import SERIES as SERIES
 from calib_serve.receipts.series import SUMS as SUMS
 from calib_serve.receipts.series import WORKERS as WORKERS

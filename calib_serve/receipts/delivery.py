@@ -55,13 +55,27 @@ class Batch(NamedTuple):
 
     @classmethod
     def read(cls, name: str, body: bytes) -> Batch:
-        """Read a batch from its form on disk; ValueError or TypeError for what is none."""
+        """Read a batch from its form on disk; ValueError, or TypeError, for any other form."""
         try:
             told, rows = json.loads(body)
-            items: Any = tuple(Served.of(*row) if len(row) == 3 else ServedSums(*row) for row in rows)
+            items: Any = tuple(Served.of(*row) if len(row) == 3 else _sums(row) for row in rows)
+            texts = [text for one in items if isinstance(one, Served) for text in (one.receipt, one.id)]
+            if len({type(one) for one in items}) != 1 or not all(isinstance(one, str) for one in texts):
+                raise ValueError("they are no predictions")
             return cls(name, float(told), items)
         except (OverflowError, RecursionError) as error:
             raise ValueError(str(error)) from error
+
+
+def _sums(row: list[Any]) -> ServedSums:
+    found = ServedSums(*row)
+    texts = (found.model, found.version, found.segment)
+    numbers = (found.predicted, found.low, found.high, found.count, found.confidence)
+    if not all(isinstance(one, str) for one in texts) or not all(
+        type(one) in (int, float) for one in numbers
+    ):
+        raise TypeError("they are no sums of predictions")
+    return found
 
 
 class Courier:

@@ -30,8 +30,7 @@ from calib_serve.receipts.wire import DAY, Label
 
 log = logging.getLogger(__name__)
 
-_SHARD = 4096  # rows
-_FLUSH = 60.0  # seconds between two writings of what waits
+_SHARD, _FLUSH = 4096, 60.0  # rows of a shard, and seconds between two writings of what waits
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,9 @@ def test_the_page_of_the_public_api_has_every_public_name() -> None:
 def named_in_python(name: str) -> object:
     """What a name of the Python API's page stands for: below ``calib_serve``, if it does not say so."""
     module, path = "calib_serve", name.removeprefix("calib_serve.").split(".")
-    while path and importlib.util.find_spec(f"{module}.{path[0]}") is not None:
-        module = f"{module}.{path.pop(0)}"
+    with suppress(ModuleNotFoundError):  # below a module, which is no package
+        while path and importlib.util.find_spec(f"{module}.{path[0]}") is not None:
+            module = f"{module}.{path.pop(0)}"
     return import_object(f"{module}:{'.'.join(path)}") if path else importlib.import_module(module)
 
 

@@ -46,8 +46,7 @@ FOR_GOOD = SETTLED | {"expired", "forgotten"}
 LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead"})
 """Why a label is refused that may be counted later: its prediction, a key, a version or the time comes."""
 
-_FIRST, _LONGEST = 1.0, 60.0  # seconds until what failed, or is held back, is tried again
-_IDLE = 1.0  # seconds to wait for more
+_FIRST, _LONGEST, _IDLE = 1.0, 60.0, 1.0  # seconds until a next try, and to wait for more
 _MOST_HELD = 100_000  # labels that are held back, beyond which nothing more is taken
 _SHAPE = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
 
@@ -124,7 +123,6 @@ class Collector:
         options: A ``CollectOptions``; keywords replace its fields.
         token: Gives the bearer token, asked before each batch.
         kafka: More settings of librdkafka, such as for TLS.
-        clock: Seconds that never go back.
         **keywords: Fields of ``CollectOptions``: ``by``, ``id_column``, ``label_column``,
             ``receipt_column``, ``replaces``, ``url``, ``wait``.
 
@@ -140,15 +138,14 @@ class Collector:
         *,
         token: Callable[[], str] = str,
         kafka: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
         **keywords: Unpack[CollectKeywords],
     ) -> None:
         self._options = options = changed(options or CollectOptions(), keywords, Collector)
         wait = options.wait
         self._wait = parse_duration(wait, what="wait") if isinstance(wait, str) else float(wait)
-        self.sent, self._token, self._clock, self._stop = Sent(), token, clock, threading.Event()
+        self.sent, self._token, self._stop = Sent(), token, threading.Event()
         self._held: list[tuple[float, int, _Item]] = []
-        self._numbers, self._told = itertools.count(), (clock(), "")
+        self._numbers, self._told = itertools.count(), (time.monotonic(), "")
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._waiting: list[Any] = []
         self._paused = False
@@ -201,12 +198,12 @@ class Collector:
         self._tell()
 
     def _idle(self) -> float:
-        return min(_IDLE, max(self._held[0][0] - self._clock(), 0.0)) if self._held else _IDLE
+        return min(_IDLE, max(self._held[0][0] - time.monotonic(), 0.0)) if self._held else _IDLE
 
     def _due(self) -> list[_Item]:
         """Take held labels whose time has come."""
         found: list[_Item] = []
-        while self._held and self._held[0][0] <= self._clock() and len(found) < BATCH:
+        while self._held and self._held[0][0] <= time.monotonic() and len(found) < BATCH:
             found.append(heapq.heappop(self._held)[2])
         self.sent.waiting = len(self._held)
         return found
@@ -229,7 +226,7 @@ class Collector:
 
     def _hold(self, item: _Item) -> bool:
         """Hold a label back, unless its time is over."""
-        now = self._clock()
+        now = time.monotonic()
         since = now if item.since is None else item.since
         if now - since >= self._wait:
             return False
@@ -288,17 +285,17 @@ class Collector:
 
     def _pause(self, seconds: float) -> None:
         """Wait, and keep this process alive to the group."""
-        until = self._clock() + seconds
-        while (left := until - self._clock()) > 0:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
             self._alive()
             if self._stop.wait(min(left, _IDLE)):
                 raise _Stopped
 
     def _tell(self, *, at_once: bool = False) -> None:
         at, before = self._told
-        if (at_once or self._clock() - at > 60.0) and (told := str(self.sent)) != before:
+        if (at_once or time.monotonic() - at > 60.0) and (told := str(self.sent)) != before:
             log.info("%s", told)
-            self._told = (self._clock(), told)
+            self._told = (time.monotonic(), told)
 
     # --- messages and partitions ---
 
