@@ -144,7 +144,7 @@ def _family(name: str, rows: Sequence[Row]) -> Metric:
 
 
 def export(watch: Watch, registry: CollectorRegistry) -> WatchCollector:
-    """Publish ``watch`` in ``registry``; ``watch.checks`` says how many versions have no series of their own."""
+    """Publish ``watch`` in ``registry``; ``watch.checks`` says how many versions have no series."""
     collector = WatchCollector(watch)
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))
