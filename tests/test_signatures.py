@@ -154,19 +154,6 @@ def test_a_classifier_is_drawn_by_the_keywords_of_its_probabilities() -> None:
     assert [{*keywords(display.from_estimator)} for display in displays] == [named] * len(displays)
 
 
-@pytest.mark.parametrize("display", [one for _, one in PUBLIC if hasattr(one, "from_estimator")])
-def test_a_display_refuses_the_keywords_of_another(display: Any) -> None:
-    class Known:
-        classes_ = (0, 1)
-        predict_proba = staticmethod(lambda x: x)
-
-    others = {*keywords(display.from_estimator)} - {one.name for one in parameters(display.from_predictions)}
-    assert others
-    for name in others:
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
-            display.from_estimator(Known(), [[0.5, 0.5]], [0], **{name: None})
-
-
 def calls(name: str) -> Iterator[str]:
     """A right call, and wrong ones that a type checker must refuse, of a public function, method or class."""
     thing: Any = calib_serve

@@ -48,10 +48,10 @@ from calib_serve.monitor import Watch
 from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.web import (
-    MOST_VERSIONS,
     NO_CORRECTIONS,
     Full,
     Guard,
+    Limits,
     Tokens,
     TooLarge,
     Waiting,
@@ -73,8 +73,6 @@ Part = Union[HttpUpstream, GrpcGateway]
 Version = tuple[str, str]
 
 LABELS = "/v1/labels"
-WAITING = 256
-"""Requests at work, of which each may hold a body; one more is answered 429, or RESOURCE_EXHAUSTED."""
 PREFIX = "/calibration"
 """Below it are metrics, and the page of a watch in this process."""
 
@@ -387,9 +385,9 @@ def open_gateway(
     ring = options.keyring
     if isinstance(ring, (str, Path)):
         ring = LiveKeyring(ring)
-    registry, counts = OneRegistry(), UncalibratedReplies(models, most=MOST_VERSIONS)
-    waiting = Waiting(WAITING, most=int(options.max_megabytes * 2**20))
-    reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=WAITING)
+    registry, counts = OneRegistry(), UncalibratedReplies(models, most=Limits.VERSIONS)
+    waiting = Waiting(Limits.GATEWAY_WAITING, most=int(options.max_megabytes * 2**20))
+    reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=Limits.GATEWAY_WAITING)
     server = reach(options.upstream)
     parts: list[Part] = []
     with contextlib.ExitStack() as opened:

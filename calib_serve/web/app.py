@@ -40,6 +40,7 @@ from calib_serve.web.bodies import Waiting
 from calib_serve.web.exporter import Batch, WatchCollector, export
 from calib_serve.web.gate import Gate, parser_of, read_body, read_model, what_is_wrong
 from calib_serve.web.guard import LOOPBACK, Guard, id_source, may_correct, source_of
+from calib_serve.web.limits import Limits
 from calib_serve.web.monitoring.files import WINDOWS as RULED
 from calib_serve.web.page import render_page
 from calib_serve.web.runbooks import render_runbooks
@@ -79,9 +80,6 @@ _SECURE = {
 
 _PREDICTION, _SIGNED = TypeAdapter(PredictionIn), TypeAdapter(SignedIn)
 _GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
-_WAITING = 32  # requests at work or in line, of which each may hold a body: one more is answered 429
-_LARGEST = 4 << 20  # bytes of a body: 10,000 items of 400 bytes
-_LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
 
 
 def create_app(
@@ -190,11 +188,11 @@ class _Routes:
         collector: WatchCollector,
     ) -> None:
         self._watch, self._registry, self._collector = watch, registry, collector
-        self._bodies = Waiting(_WAITING, most=_LARGEST)
-        self._gate = Gate(watch, most=_WAITING)
+        self._bodies = Waiting(Limits.WAITING, most=Limits.LARGEST)
+        self._gate = Gate(watch, most=Limits.WAITING)
         # What counts never waits for what looks, which holds so many of the ledger's connections at most.
-        self._looks = Gate(watch, most=_WAITING, at_once=4)
-        self._scrapes = Gate(watch, most=_WAITING, at_once=2)
+        self._looks = Gate(watch, most=Limits.WAITING, at_once=4)
+        self._scrapes = Gate(watch, most=Limits.WAITING, at_once=2)
         self._ledger: tuple[float, LedgerOut | None] = (-math.inf, None)
 
     async def predictions(self, request: Request) -> Response:
@@ -331,7 +329,7 @@ class _Routes:
     async def healthz(self) -> Response:
         """Return the checks' results: 200 while batches are counted, ready or degraded; else 503, failing."""
         checks = self._watch.checks
-        await run_sync(lambda: checks.run("ledger", older=_LEDGER_ASKED))
+        await run_sync(lambda: checks.run("ledger", older=Limits.LEDGER_ASKED))
         status = checks.status
         found = {name: reason or "ok" for name, reason in checks.reasons(public=True).items()}
         # One that was not there just now is not waited for again.
@@ -342,7 +340,7 @@ class _Routes:
     def _told_ledger(self) -> LedgerOut | None:
         """The ledger's kind, size and lag, asked once in a while, as anybody may ask."""
         asked, known = self._ledger
-        if time.monotonic() - asked < _LEDGER_ASKED:
+        if time.monotonic() - asked < Limits.LEDGER_ASKED:
             return known
         try:
             of = self._watch.ledger.database

@@ -28,6 +28,7 @@ from calib_serve.monitor import (
     trouble_rows,
 )
 from calib_serve.receipts import BY_NAME, FATES, LEDGER_LABELS, OTHER, Sums, Version, add_at
+from calib_serve.web.limits import Limits
 from calib_serve.web.window_gauges import WindowGauges
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,6 @@ Row = tuple[tuple[str, ...], float]
 Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
-MOST_VERSIONS = 200
-"""With series of their own: 138 each at most (docs/deploy.md), so that a scrape has less than 30,000."""
 _VERSION = ("model", "version")
 _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
 
@@ -52,7 +51,7 @@ class WatchCollector(Collector):
     one set of rules reads.
     """
 
-    def __init__(self, watch: Watch, *, max_versions: int = MOST_VERSIONS) -> None:
+    def __init__(self, watch: Watch, *, max_versions: int = Limits.VERSIONS) -> None:
         self._watch, self._most = watch, max_versions
         self._gauges = WindowGauges(watch)
         self.ask = self._gauges.ask
@@ -144,12 +143,9 @@ def _family(name: str, rows: Sequence[Row]) -> Metric:
     return family
 
 
-def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MOST_VERSIONS) -> WatchCollector:
-    """Publish ``watch`` in ``registry``; return what publishes it.
-
-    ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
-    """
-    collector = WatchCollector(watch, max_versions=max_versions)
+def export(watch: Watch, registry: CollectorRegistry) -> WatchCollector:
+    """Publish ``watch`` in ``registry``; ``watch.checks`` says how many versions have no series."""
+    collector = WatchCollector(watch)
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))
     return collector

@@ -18,6 +18,7 @@ from calib_serve.receipts import TooManyItems, batch_items, check_number, read_d
 from calib_serve.web.bodies import Full, TooLarge, Waiting
 from calib_serve.web.exporter import Batch
 from calib_serve.web.guard import NDJSON, media_type
+from calib_serve.web.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ _UNKNOWN: dict[Batch, str] = {
     "with an Idempotency-Key",
 }
 
-_IN_LINE = 4.0  # seconds: with what it then waits for the ledger, less than clients wait
 NOT_READ = "the ledger cannot be used; ask again"
 """What whoever only reads is told."""
 
@@ -59,7 +59,7 @@ class Gate:
         # Made here, as it belongs to the event loop that runs.
         self._limiter = self._limiter or CapacityLimiter(self._at_once)
         try:
-            with self._waiting.one(), fail_after(_IN_LINE):  # the wait in line: what is at work ends
+            with self._waiting.one(), fail_after(Limits.IN_LINE):  # the wait in line: what is at work ends
                 return await run_sync(work, limiter=self._limiter)
         except Full as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from error

@@ -15,6 +15,7 @@ from calib_serve.core.errors import InputError, ServerError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.process import interruptible
+from calib_serve.web.limits import Limits
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-CONNECTIONS = 512
-"""At a time; others are answered 503. Half of the files that Linux gives a process by default."""
-SECONDS = 30.0
-"""In which a request, with its body, must have come: 64 MiB at 18 Mbit a second."""
 
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
@@ -65,7 +61,7 @@ def serve_app(
         port=options.port,
         http=_Connection,
         ws="none",
-        limit_concurrency=CONNECTIONS + 1,  # uvicorn refuses the one that reaches it
+        limit_concurrency=Limits.CONNECTIONS + 1,  # uvicorn refuses the one that reaches it
         h11_max_incomplete_event_size=16 << 10,  # bytes of a request's line and headers
         backlog=128,  # connections that wait to be accepted
         proxy_headers=True,
@@ -111,14 +107,14 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._late = self.loop.call_later(SECONDS, transport.abort)
+        self._late = self.loop.call_later(Limits.SECONDS, transport.abort)
 
     def handle_events(self) -> None:  # of what came just now, or waited behind another request
         super().handle_events()
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._in_time()
         elif self._late is None:
-            self._late = self.loop.call_later(SECONDS, self.transport.abort)
+            self._late = self.loop.call_later(Limits.SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

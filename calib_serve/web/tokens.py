@@ -20,6 +20,7 @@ from typing import Literal, get_args
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import FollowedFile, read_private
 from calib_serve.receipts import OTHER, is_source
+from calib_serve.web.limits import Limits
 
 Scope = Literal["predict", "label", "ids", "correct", "scrape", "admin"]
 """What a token may be used for: to send predictions; to send labels, by receipts and by ids of predictions
@@ -27,7 +28,6 @@ that it sent; with ``label``, by ids of any; with ``label``, in the place of oth
 page and incidents; to read page and incidents and close these."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-_SHORTEST = 16  # characters of a token
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -159,8 +159,8 @@ def _sha256(token: str) -> bytes:
 
 
 def _long_enough(token: str) -> str:
-    if len(token) < _SHORTEST:
-        raise InputError(f"a token has at least {_SHORTEST} characters, got {len(token)}")
+    if len(token) < Limits.SHORTEST_TOKEN:
+        raise InputError(f"a token has at least {Limits.SHORTEST_TOKEN} characters, got {len(token)}")
     return token
 
 

@@ -20,14 +20,13 @@ from calib_serve.monitor import (
     window_rows,
 )
 from calib_serve.receipts import DAY, Key, Sums, Version
+from calib_serve.web.limits import Limits
 from calib_serve.web.monitoring.files import WINDOWS
 
 Rows = dict[str, list[tuple[tuple[str, ...], float]]]
 
 _SLICED = "24h"  # the window of segments and classes, and of numbers that nobody asked another one of
 _AGAIN = "1h"  # says whether what is off in that one goes on
-MOST_SLICES = 10
-"""How many segments, and how many classes, of a version have series at most."""
 _GO_ON = ("debiased_ece_high", "confidence_psi")
 """The numbers of a shorter window, which say whether what an alert warns of goes on."""
 _VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
@@ -137,8 +136,8 @@ def _shown(gaps: Mapping[Key, tuple[Sums, Number]]) -> dict[Key, bool]:
         of = {key: one for key, one in gaps.items() if key.kind == kind}
         served = sorted(of, key=lambda key: (-of[key][0].predictions.sum(), key))
         off = {key: sure for key, (_, gap) in of.items() if (sure := abs(gap.value) - 2 * gap.se) > 0}
-        most = served[: MOST_SLICES // 3]
-        worst = sorted(off.keys() - most, key=lambda key: (-off[key], key))[: MOST_SLICES - len(most)]
+        most = served[: Limits.SLICES // 3]
+        worst = sorted(off.keys() - most, key=lambda key: (-off[key], key))[: Limits.SLICES - len(most)]
         shown |= {key: key in off for key in (*most, *worst)}
     return shown
 

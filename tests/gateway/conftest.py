@@ -63,10 +63,7 @@ def _before_answers(
     tmp_path_factory: pytest.TempPathFactory, answering_server: tuple[Recording, Answers], model: str
 ) -> Iterator[Running]:
     options = ("--output", "logits", "--timeout=2", "--max-megabytes=1", "--trust-headers")
-    limits = (
-        "import calib_serve.gateway.app, calib_serve.web.server; calib_serve.gateway.app.WAITING = 4; "
-        "calib_serve.web.server.SECONDS = 3.0; "
-    )
+    limits = "from calib_serve.web import Limits; Limits.GATEWAY_WAITING, Limits.SECONDS = 4, 3.0; "
     http, grpc = answering_server
     folder = tmp_path_factory.mktemp("before-answers")
     with gateway(folder, http.url, *options, models=[model], grpc=grpc.address, limits=limits) as found:

@@ -29,6 +29,7 @@ from tritonclient.grpc import service_pb2
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
 from calib_serve.gateway.app import open_gateway
+from calib_serve.web import Limits
 
 pytestmark = pytest.mark.server
 
@@ -448,7 +449,7 @@ def test_it_asks_for_the_labels_of_its_budget_wherever_it_counts(server: Recordi
 def test_versions_that_clients_name_get_series_until_there_are_the_most(
     server: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calib_serve.gateway.app.MOST_VERSIONS", 2)
+    monkeypatch.setattr(Limits, "VERSIONS", 2)
     server.answer = lambda _: reply(b"{}")
     with in_process(server) as client:
         for version in (7, 8, 9):

@@ -15,7 +15,7 @@ from processes import free_port, started
 
 from calib_serve.receipts import Keyring
 
-IMPATIENT = "from calib_serve.web import server; server.SECONDS, server.CONNECTIONS = 2.0, 100; "
+IMPATIENT = "from calib_serve.web import Limits; Limits.SECONDS, Limits.CONNECTIONS = 2.0, 100; "
 """Two seconds for a request, and a hundred connections."""
 ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 

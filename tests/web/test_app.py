@@ -18,7 +18,7 @@ from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.series import LEDGER_LABELS
-from calib_serve.web.app import create_app
+from calib_serve.web import Limits, create_app
 
 pytestmark = pytest.mark.store
 
@@ -44,7 +44,7 @@ def watch(tmp_path):
 
 @pytest.fixture
 def client(watch, monkeypatch):
-    monkeypatch.setattr("calib_serve.web.app._WAITING", 3)
+    monkeypatch.setattr(Limits, "WAITING", 3)
     with TestClient(create_app(watch, hosts=["testserver"])) as client:
         yield client
 
