@@ -63,7 +63,7 @@ from calib_serve.metrics.intervals import mean_interval as mean_interval
 from calib_serve.metrics.intervals import quantile_of as quantile_of
 from calib_serve.metrics.intervals import resamples as resamples
 from calib_serve.metrics.intervals import wilson_interval as wilson_interval
-from calib_serve.metrics.judging import held_to_share as held_to_share
+from calib_serve.metrics.judging import held_to as held_to
 from calib_serve.metrics.judging import judge as judge
 from calib_serve.metrics.judging import judge_probs as judge_probs
 from calib_serve.metrics.label_shift import ShareEstimate as ShareEstimate
