@@ -108,10 +108,8 @@ from calib_serve.metrics.smooth import smooth_curve as smooth_curve
 from calib_serve.metrics.smooth import smooth_ece as smooth_ece
 from calib_serve.metrics.smooth import smooth_reliability as smooth_reliability
 from calib_serve.metrics.thresholds import Abstention as Abstention
-from calib_serve.metrics.thresholds import ThresholdGoal as ThresholdGoal
 from calib_serve.metrics.thresholds import abstention as abstention
 from calib_serve.metrics.thresholds import mean_at_most as mean_at_most
-from calib_serve.metrics.thresholds import most_failures as most_failures
 from calib_serve.metrics.thresholds import promised_threshold as promised_threshold
 from calib_serve.scores.kinds import sigmoid as sigmoid
 from calib_serve.scores.kinds import softmax as softmax

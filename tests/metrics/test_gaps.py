@@ -42,7 +42,6 @@ def test_cells_are_sums_of_each_and_empty_ones_are_left_out() -> None:
         assert found.came[i] == CAME[inside].sum()
         assert found.noise[i] == pytest.approx((P[inside] * (1 - P[inside])).sum())
         assert found.gaps[i] == pytest.approx(P[inside].mean() - CAME[inside].mean())
-        assert found.shares[i] == pytest.approx(inside.mean())
     assert (len(found.count), found.effect) == (4, 1.0)
     wanted = sum(abs(P[k == CELL].sum() - CAME[k == CELL].sum()) for k in range(4)) / N
     assert found.error == pytest.approx(wanted)
