@@ -196,7 +196,8 @@ def evaluate_label_probs(
     # The labels of a sample move together: its part in the errors of all of them, towards the side on which
     # their bins are off, and its part in the gap of each bin of decisions; with the squares of each alone.
     pull, pulls_alone = np.zeros(n), 0.0
-    decisions, parts, parts_alone = Bins.zeros(options.bins), np.zeros((n, options.bins)), 0.0
+    decisions, parts = Bins.zeros(options.bins), np.zeros((n, options.bins))
+    parts_alone = np.zeros(options.bins)
     for k in range(count):
         column, came_true = np.clip(p[:, k].astype(np.float64), 0, 1), y[:, k]
         confidence, right = confidence_of_labels(column, came_true)
@@ -210,7 +211,7 @@ def evaluate_label_probs(
         decisions += Bins.tally(confidence, right, weight=w, **binning)
         errors, code = w * (confidence - right), bin_index(confidence, **binning)
         parts[np.arange(n), code] += errors
-        parts_alone = parts_alone + np.bincount(code, errors**2, options.bins)
+        parts_alone += np.bincount(code, errors**2, options.bins)
     accuracy, mean_confidence, brier, nll = (mean_interval(m, level=level, weight=w) for m in means / count)
     # Bins of all labels one beside another: their ECE is the mean of the labels'.
     every = Bins(*(np.concatenate([getattr(b, name) for b in events]) for name in _SUMS))
