@@ -4,7 +4,7 @@
 
 Label shift is made from real logits: calibration samples and traffic are drawn anew from one population (all
 samples of a file), the traffic with class shares from a Dirichlet distribution. Reported are the coverage and
-error of 95 % intervals by counts (``bbse``) and by likelihood (``em``), how often a change of shares and a
+error of 95 % intervals (``bbse``), how often a change of shares and a
 misfit are called where there is none, and NLL and classwise ECE of the traffic before the correction, after
 it by estimated shares, and by the true ones. Other shifts: the same test images as JPEG, noisy and blurred,
 through a CIFAR-10 ResNet-20; another network's logits in the place of the fitted one's; and PneumoniaMNIST's
@@ -67,15 +67,13 @@ def label_shift(file, method, resamples, n, rng):
         at = drawn(y, shares, n, rng)
         found = estimate_prior(artifact, z[at])
         same = estimate_prior(artifact, z[rng.integers(0, len(y), n)])
-        by, like = found.counted, found.likely
+        by = found.counted
         made = [artifact, with_prior(artifact, by.shrunk), with_prior(artifact, shares)]
         probs = [one.probs(z[at]) for one in made]
         rows.append(
             {
                 "covered by counts": np.mean((by.low <= shares) & (shares <= by.high)),
-                "covered by likelihood": np.mean(np.abs(like.shares - shares) <= 1.96 * like.error),
                 "error by counts": np.abs(by.shares - shares).mean(),
-                "error by likelihood": np.abs(like.shares - shares).mean(),
                 "misfit at 1 %": by.fits.p < 0.01,
                 "misfit at 5 %": by.fits.p < 0.05,
                 "called other": by.kind == "other",

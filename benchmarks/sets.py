@@ -40,7 +40,7 @@ from calib_serve.fit.samples import Samples  # noqa: E402
 from calib_serve.metrics import abstention, conformal_rank  # noqa: E402
 from calib_serve.scores import softmax  # noqa: E402
 
-OPTIONS = {"lac": {}, "aps": {}, "raps": {"penalty": 0.05, "free_ranks": 1}}
+OPTIONS = {"lac": None, "aps": None, "raps": {"penalty": 0.05, "free_ranks": 1}}
 NEW = 200  # samples a draw of thresholds is measured on
 LOGITS = (
     "kull_resnet110_c10",
@@ -73,7 +73,7 @@ def cell(score, classes, n, coverage, runs, levels=None):
     counts = np.empty(runs)
     for i in range(runs):
         p, y = drawn(n + NEW, classes, rng, levels)
-        sets = fit_sets(p[:n], y[:n], coverage=coverage, score=score, **OPTIONS[score])
+        sets = fit_sets(p[:n], y[:n], coverage=coverage, score=score, options=OPTIONS[score])
         counts[i] = held(sets, p[n:], y[n:]).sum()
     k = conformal_rank(n, coverage)
     row = {"score": score, "classes": classes, "n": n, "coverage": coverage, "tied": bool(levels)}
@@ -268,7 +268,7 @@ def with_crepes(crepes):
         p, y, new = drawn_twice(rng)
         for score, options in OPTIONS.items():
             for per_class in (False, True):
-                sets = fit_sets(p, y, coverage=coverage, score=score, per_class=per_class, **options)
+                sets = fit_sets(p, y, coverage=coverage, score=score, per_class=per_class, options=options)
                 scores = sets.scores(new)
                 scores[np.arange(len(new)), new.argmax(axis=1)] = 0
                 theirs = np.empty(scores.shape, bool)

@@ -199,19 +199,17 @@ def _table(estimate: "PriorEstimate") -> "Table":
 
     from calib_serve.core.text import percent
 
-    counted, likely = estimate.counted, estimate.likely
-    title = f"class shares of {likely.n:,} samples, 95 % intervals"
-    table = Table("class", "calibration", "by counts", "by likelihood", title=title, title_justify="left")
+    counted = estimate.counted
+    title = f"class shares of {estimate.n:,} samples, 95 % intervals"
+    table = Table("class", "calibration", "now", title=title, title_justify="left")
     names = estimate.class_names or tuple(map(str, range(len(estimate.old))))
-    moved = abs((likely if counted is None else counted).shares - estimate.old)
+    moved = abs((estimate.old if counted is None else counted.shares) - estimate.old)
     shown = sorted(sorted(range(len(names)), key=lambda k: -moved[k])[:50])
     for k in shown:
-        half = 1.96 * likely.error[k]
         table.add_row(
             names[k],
             percent(estimate.old[k]),
             "unknown" if counted is None else _interval(counted.shares[k], counted.low[k], counted.high[k]),
-            _interval(likely.shares[k], max(likely.shares[k] - half, 0), min(likely.shares[k] + half, 1)),
         )
     if len(names) > len(shown):
         table.caption = f"and {len(names) - len(shown)} classes that moved less"

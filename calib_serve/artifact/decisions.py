@@ -307,7 +307,14 @@ def _places(probs: AnyFloats, class_axis: int | None) -> Places | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdFacts:
-    """The samples that a threshold was found on."""
+    """The samples that a threshold was found on.
+
+    Args:
+        samples: Number of samples.
+        sha256: Hash of their scores and labels.
+        seed: Seed of the draws among them.
+        groups: Number of groups they are in; None without groups.
+    """
 
     samples: int
     sha256: str

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact.artifact import Artifact
@@ -90,7 +89,6 @@ def evaluate_decisions(
         else evaluate_sets(
             sets(p),
             y,
-            confidence=np.clip(p.max(axis=1).astype(np.float64), 0, 1),
             promised=sets.coverage,
             fitted_on=facts.exact(sets) if facts else None,
             level=level,

@@ -10,6 +10,7 @@ counts as 0, the lowest there is.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,7 @@ def fit_sets(
     coverage: float = 0.9,
     score: SetScore = "lac",
     per_class: bool = False,
-    penalty: float | None = None,
-    free_ranks: int | None = None,
+    options: Mapping[str, Any] | None = None,
     groups: ArrayLike | None = None,
     seed: int = 0,
 ) -> PredictionSets:
@@ -68,9 +68,9 @@ def fit_sets(
 
     ``probs`` (n, K) were not fitted to these samples, ``labels`` (n,). ``per_class``: each class has a
     threshold, so that the promise holds for the samples of every class (Vovk 2012); ``always_in`` tells those
-    of too few. Of "raps" what is None is chosen on a fifth, drawn by ``seed``, and the threshold is of the
-    others. ``groups`` (n,): the promise is for one sample of a new group, and each group weighs the same
-    (Lee, Barber and Willett 2023, section 3).
+    of too few. ``options``: penalty and free ranks of "raps"; where they are None they are chosen on a fifth,
+    drawn by ``seed``, and the threshold is of the others. ``groups`` (n,): the promise is for one sample of a
+    new group, and each group weighs the same (Lee, Barber and Willett 2023, section 3).
 
     Raises:
         InputError: For arrays and options that cannot be right.
@@ -92,14 +92,12 @@ def fit_sets(
             "per_class thresholds need samples that are independent; give one sample of each group, or leave "
             "per_class out"
         )
-    given: dict[str, Any] = {"penalty": penalty, "free_ranks": free_ranks}
-    if score == "raps" and None in given.values():
+    chosen = dict(options or {})
+    if score == "raps" and options is None:
         kept = kept_for_options(len(y), groups=codes, seed=seed)
-        chosen = _raps_options(p[kept], y[kept], coverage, penalty, free_ranks)
+        chosen = _raps_options(p[kept], y[kept], coverage)
         p, y = p[~kept], y[~kept]
         codes = None if codes is None else np.unique(codes[~kept], return_inverse=True)[1]
-    else:
-        chosen = {name: value for name, value in given.items() if value is not None}
     rule = PredictionSets(np.array(0.0), coverage=coverage, score=score, **chosen)
     scores, full = true_scores(rule, p, y), _full(rule, p.shape[1])
     if not per_class:
@@ -173,20 +171,17 @@ def _raps_options(
     probs: NDArray[np.floating[Any]],
     labels: NDArray[np.intp],
     coverage: float,
-    penalty: float | None,
-    free_ranks: int | None,
 ) -> dict[str, Any]:
     """Choose free ranks, and the penalty of the smallest sets (Angelopoulos 2021, algs. 4 and 5)."""
     n = len(labels)
     if not n:
         raise InputError("raps chooses its options on a fifth of the samples, and there are too few")
-    if free_ranks is None:
-        p_true = probs[np.arange(n), labels][:, None]
-        before = np.arange(probs.shape[1]) < labels[:, None]
-        ranks = 1 + ((probs > p_true) | ((probs == p_true) & before)).sum(axis=1)
-        free_ranks = int(np.sort(ranks)[min(conformal_rank(n, coverage), n) - 1])
+    p_true = probs[np.arange(n), labels][:, None]
+    before = np.arange(probs.shape[1]) < labels[:, None]
+    ranks = 1 + ((probs > p_true) | ((probs == p_true) & before)).sum(axis=1)
+    free_ranks = int(np.sort(ranks)[min(conformal_rank(n, coverage), n) - 1])
     sizes = {}
-    for tried in _PENALTIES if penalty is None else (penalty,):
+    for tried in _PENALTIES:
         rule = PredictionSets(
             np.array(0.0), coverage=coverage, score="raps", penalty=tried, free_ranks=free_ranks
         )
@@ -289,9 +284,9 @@ def decide(
         labels: Class ids or names (n,); by default those in ``scores``.
         options: A ``DecideOptions``; keywords replace its fields.
         **keywords: Fields of ``DecideOptions``: ``budget``, ``class_names``, ``columns``, ``cost``,
-            ``coverage``, ``free_ranks``, ``groups``, ``ignore_label``,
-            ``known_refused``, ``level``, ``missing``, ``outputs``, ``penalty``, ``per_class``, ``precision``,
-            ``recall``, ``risk``, ``sample_weight``, ``schema``, ``score``, ``seed``.
+            ``coverage``, ``groups``, ``ignore_label``, ``known_refused``, ``level``, ``missing``,
+            ``outputs``, ``per_class``, ``precision``, ``recall``, ``risk``, ``sample_weight``, ``schema``,
+            ``score``, ``seed``.
 
     Raises:
         InputError: For arrays and options that cannot be right, and for multi-label models.
@@ -378,14 +373,11 @@ def _with_decisions(
             coverage=asked.coverage,
             score=asked.score,
             per_class=asked.per_class,
-            penalty=asked.penalty,
-            free_ranks=asked.free_ranks,
             groups=groups,
             seed=asked.seed,
         )
         used = len(y)
-        if asked.score == "raps" and None in (asked.penalty, asked.free_ranks):
-            # RAPS chose its options on the other samples.
+        if asked.score == "raps":  # it chose its options on the other samples
             used -= int(kept_for_options(len(y), groups=codes, seed=asked.seed).sum())
         of_sets = SetFacts(
             **data,

@@ -26,13 +26,11 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     ClassShares,
     Confusion,
-    EmShares,
     ShareEstimate,
     as_shares,
     bbse,
     checked_probs,
     corrected,
-    em,
 )
 from calib_serve.scores import Outputs, Scores
 
@@ -208,20 +206,20 @@ def correctable(method: str, classes: int, of: str | None = None) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class PriorEstimate:
-    """The class shares of samples without labels, by two estimates; the first decides.
+    """The class shares of samples without labels.
 
     Args:
+        n: Number of samples.
         counted: Of the predicted classes and confidences, by the confusion with labels on the calibration set
             (``calib_serve.metrics.bbse``); it asks for nothing but label shift, and tests that. None
             where the artifact holds no confusion.
-        likely: Of the probabilities themselves (``em``), which must be calibrated for each class.
         old: Shares in the calibration set (K,).
         unknown: Why the artifact holds no confusion.
         class_names: Names of the classes (K,).
     """
 
+    n: int
     counted: ShareEstimate | None
-    likely: EmShares
     old: Floats
     unknown: str = ""
     class_names: tuple[str, ...] = ()
@@ -302,8 +300,9 @@ def estimate_prior(
         raise InputError(
             f"the calibration set had no sample of classes {missing}, whose shares cannot be told"
         )
-    # EM (Saerens 2002) needs calibrated probabilities; BBSE (Lipton 2018) counts predictions alone.
-    likely = em(probs, old)
+    if not len(probs):
+        raise InputError("there are no samples to estimate class shares of")
+    # BBSE (Lipton 2018) counts predictions alone; EM (Saerens 2002) needs every class to be calibrated.
     counted, unknown = None, ""
     try:
         confusion = Confusion.of(artifact.data.get("confusion"), artifact.classes)
@@ -315,7 +314,7 @@ def estimate_prior(
         index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
         seen = np.bincount(index, minlength=k * bins).reshape(k, bins).astype(np.float64)
         counted = bbse(confusion, seen, old=old)
-    return PriorEstimate(counted, likely, old, unknown, artifact.class_names)
+    return PriorEstimate(len(probs), counted, old, unknown, artifact.class_names)
 
 
 def with_prior(artifact: Artifact, prior: PriorEstimate | ClassShares) -> Artifact:

@@ -115,12 +115,8 @@ class Ranked:
         count, confidence, correct = self.sums(bins)
         return float(np.abs(confidence - correct).sum() / count.sum())
 
-    def sweep_ece(self) -> float:
-        """The ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
-        return self.ece(self.rising_bins())
-
     def rising_bins(self) -> int:
-        """Count the equal-mass bins that keep accuracy rising, at most 200.
+        """Count the equal-mass bins that keep accuracy rising, at most 200 (Roelofs 2022, alg. 1).
 
         The bound is ours: where confidence ranks nearly perfectly, accuracy rises up to n bins, and
         finding that out takes time quadratic in n for no change in the number.

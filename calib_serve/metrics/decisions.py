@@ -1,9 +1,9 @@
-"""Metrics of decisions by confidence: answers above a threshold, and prediction sets."""
+"""Decisions measured on samples: answers above a threshold, prediction sets, and chosen actions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Floats, as_array, as_floats, finite
-from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import percent, percent_within
-from calib_serve.metrics.distributions import accuracy_at_least, beta_binomial_at_most, binomial_at_most
+from calib_serve.metrics.distributions import beta_binomial_at_most
 from calib_serve.metrics.intervals import (
     Estimate,
     conformal_rank,
@@ -23,134 +22,9 @@ from calib_serve.metrics.intervals import (
     share_interval,
 )
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
-
-# Thresholds are fixed before any sample is seen, so that each test is exact, also of tied confidences.
-_STEPS = 32  # thresholds to a doubling of the odds c / (1 - c)
-_MOST_DOUBLINGS = 20  # above lie confidences that float32 hardly tells from 1
-# Doublings of the odds of a confidence of 1 - risk.
-_STARTS = (-16, -8, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 8)
+from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, top_label
 
 _SIZES = (1, 2, 3, 5, 10, 30, 100, 300)  # the last size of each group of sizes
-
-
-@dataclass(frozen=True)
-class Abstention:
-    """Answer where confidence reaches a threshold, abstain elsewhere.
-
-    Where no threshold keeps the promise, ``threshold`` is infinite, ``answered`` 0 and the risks NaN.
-
-    Args:
-        threshold: Least confidence that is answered.
-        answered: Share of the samples that is answered.
-        risk: Share of the answers that is wrong.
-        risk_high: Upper bound of that share among new samples.
-    """
-
-    threshold: float
-    answered: float
-    risk: float
-    risk_high: float
-
-
-def abstention(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    *,
-    risk: float,
-    level: float = 0.95,
-    groups: ArrayLike | None = None,
-    seed: int = 0,
-) -> Abstention:
-    """Return the confidence from which on few answers are wrong, as is proved of new samples.
-
-    The promise holds with probability ``level`` over draws of samples like these, independent of each other,
-    whatever the model. Each threshold is tested once, by the binomial, in an order that is fixed beforehand,
-    from the strictest on (Learn then Test, Angelopoulos 2021, section 2.2). Half of 1 - level is spent from
-    the confidence 1 - risk on, from which a calibrated model keeps the promise; even shares of the rest from
-    15 others. A test that succeeds hands what it had to the next one (the fallback procedure, Wiens 2003).
-
-    Args:
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
-        risk: Share of the answers that may be wrong, at most.
-        level: Probability that the promise holds.
-        groups: Which samples belong together (n,); the tests are then of one sample each.
-        seed: Seed by which that one is drawn.
-
-    >>> sure, unsure = [[1.0, 0.0]] * 300, [[0.6, 0.4]] * 100
-    >>> found = abstention(sure + unsure, [0] * 300 + [0, 1] * 50, risk=0.05)
-    >>> round(found.threshold, 2), found.answered, found.risk
-    (0.6, 0.75, 0.0)
-    """
-    for name, share in (("risk", risk), ("level", level)):
-        if not 0 < share < 1:
-            raise InputError(f"{name} must lie between 0 and 1, got {share}; 0.05 means 5 %")
-    confidence, correct = top_label(probs, labels)
-    codes = group_codes(groups, len(correct))
-    # The binomial test needs independent samples: one of each group is.
-    rows = slice(None) if codes is None else one_of_each(codes, seed=seed)
-    classes = np.shape(probs)[1]
-    threshold, high = lowest_threshold(
-        confidence[rows], correct[rows], classes=classes, risk=risk, level=level
-    )
-    answered = confidence >= threshold
-    wrong = float((~correct[answered]).mean()) if math.isfinite(threshold) else math.nan
-    return Abstention(threshold, float(answered.mean()), wrong, high)
-
-
-def lowest_threshold(
-    confidence: Floats, correct: NDArray[np.bool_], *, classes: int, risk: float, level: float
-) -> tuple[float, float]:
-    """Return the lowest threshold that passes its test as in ``abstention``, and the bound of its risk.
-
-    Infinite and NaN if none does.
-
-    Args:
-        confidence: Probabilities (n,) of what is answered, of independent samples.
-        correct: Whether it is right (n,).
-        classes: K: below 1 / K, thresholds are not told apart.
-        risk: Share of the answers that may be wrong, at most.
-        level: Probability that the promise holds.
-    """
-    order = np.argsort(-confidence)
-    falling, errors = -confidence[order], np.concatenate([[0], np.cumsum(~correct[order])])
-    best, spent = None, 0.0
-    for threshold, share in _sequence(classes, risk):
-        spent += (1 - level) * share
-        if not spent:
-            continue
-        # The threshold itself is answered, so ties are on its side.
-        n = int(np.searchsorted(falling, -threshold, side="right"))
-        k = int(errors[n])
-        if n and binomial_at_most(k, n, risk) <= spent:
-            best = (threshold, n, k, spent)
-        else:
-            spent = 0.0
-    if best is None:
-        return math.inf, math.nan
-    threshold, n, k, paid = best
-    return threshold, 1 - accuracy_at_least(n - k, n, risk=paid)
-
-
-def _sequence(classes: int, risk: float) -> Iterator[tuple[float, float]]:
-    """Yield thresholds from the strictest to 0, which answers all, and the share of errors spent there.
-
-    They are evenly spaced in the logarithm of the odds, down to a confidence below 1 / K, which all reach.
-    """
-    last = -math.ceil(math.log2(classes)) * _STEPS
-    usual = math.log2((1 - risk) / risk)
-    shares = {_step(usual, last): 0.5}
-    for doublings in _STARTS:
-        step = _step(usual + doublings, last)
-        shares[step] = shares.get(step, 0.0) + 0.5 / len(_STARTS)
-    for step in range(_MOST_DOUBLINGS * _STEPS, last, -1):
-        yield 1 / (1 + 2 ** (-step / _STEPS)), shares.get(step, 0.0)
-    yield 0.0, shares.get(last, 0.0)
-
-
-def _step(doublings: float, last: int) -> int:
-    return min(max(round(doublings * _STEPS), last), _MOST_DOUBLINGS * _STEPS)
 
 
 @dataclass(frozen=True)
@@ -332,8 +206,6 @@ class SetEvaluation:
         by_class: Coverage of each true class (K,), NaN where it never occurs, with intervals that hold for
             all classes at once.
         by_size: Coverage of groups of sizes.
-        by_confidence: Bins of the top probability, whose ``correct`` are the sets that hold the true class;
-            None where it was not given.
         promised: Promised coverage; None where there is no promise.
         p: Chance of so few sets with the true class if the promise is kept, over the draws of these samples
             and of those of the thresholds; NaN where that is not known.
@@ -345,7 +217,6 @@ class SetEvaluation:
     sizes: tuple[int, ...]
     by_class: tuple[Estimate, ...]
     by_size: tuple[SizeGroup, ...]
-    by_confidence: Bins | None = None
     promised: float | None = None
     p: float = math.nan
 
@@ -382,8 +253,6 @@ class SetEvaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        bins = self.by_confidence
-        names = ("count", "confidence", "correct")
         return {
             "n": self.n,
             "promised": self.promised,
@@ -394,7 +263,6 @@ class SetEvaluation:
             "sizes": list(self.sizes),
             "by_class": [e.as_dict() for e in self.by_class],
             "by_size": [{**vars(group), "coverage": group.coverage.as_dict()} for group in self.by_size],
-            "by_confidence": None if bins is None else {n: getattr(bins, n).tolist() for n in names},
         }
 
 
@@ -402,10 +270,8 @@ def evaluate_sets(
     inside: ArrayLike,
     labels: ArrayLike,
     *,
-    confidence: ArrayLike | None = None,
     promised: float | None = None,
     fitted_on: int | None = None,
-    bins: int = 15,
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> SetEvaluation:
@@ -414,11 +280,9 @@ def evaluate_sets(
     Args:
         inside: True for the classes in each set (n, K).
         labels: Class ids (n,).
-        confidence: Top probabilities (n,).
         promised: Coverage that was promised.
         fitted_on: Number of samples that one threshold for all classes was found on: the number of sets that
             hold the true class is then beta-binomial.
-        bins: Number of bins of confidence.
         level: Coverage of the intervals, a fraction.
         groups: Which samples belong together (n,): intervals are then of as many as they are worth, and p is
             not known.
@@ -443,7 +307,6 @@ def evaluate_sets(
         sizes=tuple(np.bincount(size, minlength=classes + 1).tolist()),
         by_class=_by_class(held, y, classes, level=level, codes=codes),
         by_size=_by_size(held, size, level=level, codes=codes),
-        by_confidence=None if confidence is None else _by_confidence(held, confidence, bins),
         promised=promised,
         p=_p(int(held.sum()), n, float(promised or 0), int(fitted_on or 0)) if known else math.nan,
     )
@@ -488,10 +351,60 @@ def _by_size(
     return tuple(found)
 
 
-def _by_confidence(held: NDArray[np.bool_], confidence: ArrayLike, bins: int) -> Bins:
-    c = np.asarray(confidence, np.float64)
-    if c.shape != held.shape:
-        raise ShapeError(f"confidence must be {held.shape}, one a set, got {c.shape}")
-    if not (c.min() >= 0 and c.max() <= 1):
-        raise InputError("confidence must lie in [0, 1]; give the top probability")
-    return Bins.tally(c, held, bins=bins)
+@dataclass(frozen=True)
+class ChoiceEvaluation:
+    """What chosen actions came to on samples.
+
+    Args:
+        goal: "cost", "precision", "recall" or "budget".
+        measured: The mean cost, or the share, with its interval; NaN where no sample tells.
+        promised: What it was to be, at most (of cost and budget) or at least.
+    """
+
+    goal: str
+    measured: Estimate
+    promised: float
+
+    def says(self) -> str:
+        """A sentence for a person, and another where the promise is surely broken."""
+        e, most = self.measured, self.goal in ("cost", "budget")
+        as_text = "{:.4g}".format if self.goal == "cost" else percent
+        shown = as_text(e.value) + ("" if math.isnan(e.low) else f" ({as_text(e.low)} to {as_text(e.high)})")
+        said = f"{self.goal.capitalize()} of the decisions: {shown}"
+        said += f" (promised at {'most' if most else 'least'} {as_text(self.promised)})."
+        if e.low > self.promised if most else e.high < self.promised:
+            said += " That breaks the promise: these samples are not like those that it is of."
+        return said
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return {**vars(self), "measured": self.measured.as_dict()}
+
+
+def evaluate_choice(
+    values: Floats,
+    rows: NDArray[np.bool_],
+    goal: str,
+    promised: float,
+    *,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+) -> ChoiceEvaluation:
+    """Measure the mean of what ``Choice.outcomes`` gives, with its interval.
+
+    Args:
+        values: Costs, or 1 where a sample counts and 0 elsewhere (n,).
+        rows: Samples that the mean is over (n,).
+        goal: "cost", "precision", "recall" or "budget".
+        promised: What was to be kept.
+        level: Coverage of the interval, a fraction.
+        groups: Which samples belong together (n,).
+    """
+    codes = group_codes(groups, len(values))
+    part = None if codes is None else np.unique(codes[rows], return_inverse=True)[1]
+    found = Estimate(math.nan)
+    if rows.any() and goal == "cost":
+        found = mean_interval(values, level=level, groups=part)
+    elif rows.any():
+        found = share_of(values[rows] == 1, part, level=level)
+    return ChoiceEvaluation(goal, found, promised)

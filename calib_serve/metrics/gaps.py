@@ -85,11 +85,6 @@ class Cells:
         return np.asarray((self.said - self.came) / self.count)
 
     @property
-    def shares(self) -> Floats:
-        """The share of all samples in the cells (B,)."""
-        return np.asarray(self.count / self.count.sum())
-
-    @property
     def error(self) -> float:
         """The mean absolute gap over samples: an ECE over these cells."""
         return float(np.abs(self.said - self.came).sum() / self.count.sum())

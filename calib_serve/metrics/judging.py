@@ -212,7 +212,8 @@ def _of_confidence(s: _Sample) -> list[Line]:
 def _of_positive(s: _Sample) -> list[Line]:
     """Test P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
     is_one, (p, came) = s.predicted == 1, _event(s)
-    share, tolerance = float(is_one.mean()), held_to(s.tolerance, came, s.weight)
+    share = float(is_one.mean())
+    tolerance = held_to(s.tolerance, float(np.average(came, weights=s.weight)), len(came))
 
     def split(cells: int) -> Cells:
         above = max(round(cells * share), 1)
@@ -232,28 +233,20 @@ def _of_positive(s: _Sample) -> list[Line]:
     ]
 
 
-def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
+def held_to(tolerance: float, share: float, n: float) -> float:
     """The tolerance of an event's probability: at most a fifth of its share, for an event below 10 %.
-
-    >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
-    0.001
-    """
-    # Of an event of 0.5 % a tolerance of two points would allow a probability that is always 0.
-    share = float(np.average(came, weights=weight))
-    return held_to_share(tolerance, max(min(share, 1 - share), 1 / len(came)))
-
-
-def held_to_share(tolerance: float, share: float) -> float:
-    """The tolerance of an event's probability, as in ``held_to``.
 
     Args:
         tolerance: Largest mean gap, a fraction.
-        share: Share of the event, or of what is not it.
+        share: Share of the event among the samples; of one above a half the share of its absence counts.
+        n: Number of samples.
 
-    >>> held_to_share(0.02, 0.5), held_to_share(0.02, 0.01)
-    (0.02, 0.002)
+    >>> held_to(0.02, 0.5, 1000), held_to(0.02, 0.01, 1000), round(held_to(0.02, 0.995, 1000), 6)
+    (0.02, 0.002, 0.001)
     """
-    return tolerance if share >= _RARE else min(tolerance, _RELATIVE_TOLERANCE * share)
+    # Of an event of 0.5 % a tolerance of two points would allow a probability that is always 0.
+    rare = max(min(share, 1 - share), 1 / n)
+    return tolerance if rare >= _RARE else min(tolerance, _RELATIVE_TOLERANCE * rare)
 
 
 def _event(s: _Sample) -> tuple[Floats, Floats]:
@@ -397,7 +390,7 @@ def _of_label(
     p: Floats, came: NDArray[np.intp], name: str, weight: Floats | None, *, tolerance: float
 ) -> list[Line]:
     true = came.astype(np.float64)
-    tolerance = held_to(tolerance, true, weight)
+    tolerance = held_to(tolerance, float(np.average(true, weights=weight)), len(true))
     cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b), None, weight), tolerance)
     said = (
         f"the probability of label “{name}” is {direction(cells, _WAYS)}, by {points(cells.error)} on average"

@@ -190,59 +190,64 @@ def evaluate_label_probs(
     p, y, given, _ = weighing_rows(p, y, sample_weight)
     w = np.ones(len(p)) if given is None else given
     n, count = p.shape
-    # Wilson's interval needs a number of samples: as many equal ones as are as much evidence.
-    worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
     draw = Drawn.by(options)
     binning: dict[str, Any] = {"bins": options.bins, "edges": options.edges}
-    rows, events, means, pulls = [], [], np.zeros((4, n)), np.zeros((2, n))
-    # Decisions of one sample move together: each sample's part in the gap of a bin.
-    choices, parts, alone = Bins.zeros(options.bins), np.zeros((n, options.bins)), np.zeros(options.bins)
+    rows, events, means = [], [], np.zeros((4, n))
+    # The labels of a sample move together: its part in the errors of all of them, towards the side on which
+    # their bins are off, and its part in the gap of each bin of decisions; with the squares of each alone.
+    pull, pulls_alone = np.zeros(n), 0.0
+    decisions, parts = Bins.zeros(options.bins), np.zeros((n, options.bins))
+    parts_alone = np.zeros(options.bins)
     for k in range(count):
-        column, came_true = p[:, k].astype(np.float64), y[:, k]
-        inside = np.clip(column, 0, 1)
-        own = Bins.tally(inside, came_true, weight=w, **binning)
-        events.append(own)
-        # Each sample's part in the errors, towards the side on which its bin is off.
-        gaps, code = own.gaps(), bin_index(inside, **binning)
-        apart = w * (column - came_true - (gaps / np.maximum(own.count, 1e-300))[code]) * np.sign(gaps)[code]
-        pulls += np.stack([apart, apart**2])
+        column, came_true = np.clip(p[:, k].astype(np.float64), 0, 1), y[:, k]
         confidence, right = confidence_of_labels(column, came_true)
-        choices += Bins.tally(confidence, right, weight=w, **binning)
-        code, errors = bin_index(confidence, **binning), w * (confidence - right)
+        means += np.stack([right, confidence, (column - came_true) ** 2, _nll(column, came_true)])
+        own = Bins.tally(column, came_true, weight=w, **binning)
+        events.append(own)
+        rows.append(_of_label(column, came_true, w, own, draw))
+        gaps, code = own.gaps(), bin_index(column, **binning)
+        apart = w * (column - came_true - (gaps / np.maximum(own.count, 1e-300))[code]) * np.sign(gaps)[code]
+        pull, pulls_alone = pull + apart, pulls_alone + float(apart @ apart)
+        decisions += Bins.tally(confidence, right, weight=w, **binning)
+        errors, code = w * (confidence - right), bin_index(confidence, **binning)
         parts[np.arange(n), code] += errors
-        alone += np.bincount(code, errors**2, options.bins)
-        squares, losses = (column - came_true) ** 2, _nll(column, came_true)
-        means += np.stack([right, confidence, squares, losses])
-        rows.append(
-            LabelEvaluation(
-                positives=int(came_true.sum()),
-                prevalence=wilson_interval(float(w @ came_true) * worth / n, worth, level=level),
-                accuracy=wilson_interval(float(w @ right) * worth / n, worth, level=level),
-                positive_gap=mean_interval(column - came_true, level=level, weight=w),
-                positive_ece=draw.ece(own),
-                positive_noise_floor=own.noise_floor(),
-                positive_brier=mean_interval(squares, level=level, weight=w),
-                nll=mean_interval(losses, level=level, weight=w),
-            )
-        )
+        parts_alone += np.bincount(code, errors**2, options.bins)
     accuracy, mean_confidence, brier, nll = (mean_interval(m, level=level, weight=w) for m in means / count)
     # Bins of all labels one beside another: their ECE is the mean of the labels'.
     every = Bins(*(np.concatenate([getattr(b, name) for b in events]) for name in _SUMS))
-    together = math.sqrt(max(float((pulls[0] ** 2).sum() / max(pulls[1].sum(), 1e-300)), 1.0))
-    effect = np.maximum((parts**2).sum(axis=0) / np.maximum(alone, 1e-300), 1)
+    wider = math.sqrt(max(float(pull @ pull) / max(pulls_alone, 1e-300), 1.0))
+    effect = np.maximum((parts**2).sum(axis=0) / np.maximum(parts_alone, 1e-300), 1)
     return LabelsEvaluation(
         n=n,
-        bins=choices,
+        bins=decisions,
         labels=tuple(rows),
         accuracy=accuracy,
         mean_confidence=mean_confidence,
         signed_gap=mean_interval((means[1] - means[0]) / count, level=level, weight=w),
-        ece=draw.ece(replace(choices, noise=effect * choices.noise)),
-        noise_floor=Estimate(choices.noise_floor()),
-        positive_ece=draw.ece(every, wider=together),
+        ece=draw.ece(replace(decisions, noise=effect * decisions.noise)),
+        noise_floor=Estimate(decisions.noise_floor()),
+        positive_ece=draw.ece(every, wider=wider),
         positive_noise_floor=Estimate(float(np.mean([row.positive_noise_floor for row in rows]))),
         positive_brier=brier,
         nll=nll,
+    )
+
+
+def _of_label(p: Floats, came: NDArray[np.intp], w: Floats, own: Bins, draw: Drawn) -> LabelEvaluation:
+    """Measure one label's probabilities (n,), whose bins are ``own``."""
+    n, level = len(p), draw.level
+    # Wilson's interval needs a number of samples: as many equal ones as are as much evidence.
+    worth = float(w.sum() ** 2 / (w**2).sum())
+    _, right = confidence_of_labels(p, came)
+    return LabelEvaluation(
+        positives=int(came.sum()),
+        prevalence=wilson_interval(float(w @ came) * worth / n, worth, level=level),
+        accuracy=wilson_interval(float(w @ right) * worth / n, worth, level=level),
+        positive_gap=mean_interval(p - came, level=level, weight=w),
+        positive_ece=draw.ece(own),
+        positive_noise_floor=own.noise_floor(),
+        positive_brier=mean_interval((p - came) ** 2, level=level, weight=w),
+        nll=mean_interval(_nll(p, came), level=level, weight=w),
     )
 
 

@@ -87,9 +87,9 @@ def paired_changes(
             for name, values in first.means.items()
         }
     (was, parts_were), (now, parts_are) = first.influences(), second.influences()
-    for name, one in now.items():
+    for name, value in now.items():
         moves = parts_are[name] - parts_were[name]
-        changes[name] = change_of_mean(moves - moves.mean() + (one - was[name]), level, codes)
+        changes[name] = change_of_mean(moves - moves.mean() + (value - was[name]), level, codes)
     draws = min(replicates, _DRAWS)
     # The same signs for both models: noise that they share cancels in the difference.
     shown = [model.shown(draws, seed, codes) for model in (first, second)]
@@ -230,9 +230,8 @@ class _Event:
                     drawn[name].append(errors)
         found = {}
         for name, value in values.items():
-            drawn, calibrated = np.concatenate(off[name]), np.concatenate(null[name])
-            floor = float(calibrated.mean() - none[name][0]) if draws else math.nan
-            found[name] = _Shown(float(value[0]), float(true[name][0]), drawn, floor)
+            floor = float(np.concatenate(null[name]).mean() - none[name][0]) if draws else math.nan
+            found[name] = _Shown(float(value[0]), float(true[name][0]), np.concatenate(off[name]), floor)
         return found
 
     def errors(self, came: Floats) -> dict[str, Floats]:

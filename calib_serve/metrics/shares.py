@@ -1,7 +1,7 @@
-"""Prior shift: correct probabilities for other class shares, and shares of maximum likelihood.
+"""Prior shift: correct probabilities for other class shares, and the most likely shares of a mixture.
 
 Under label shift the shares of the classes change, and what each class looks like stays: p(y) moves, p(x | y)
-does not. Then Bayes' rule corrects calibrated probabilities, and shares can be estimated without labels.
+does not. Then Bayes' rule corrects calibrated probabilities; ``label_shift`` estimates shares without labels.
 """
 
 from __future__ import annotations
@@ -104,67 +104,6 @@ def checked_probs(probs: ArrayLike) -> Floats:
     if not ((p >= 0) & (p <= 1)).all() or (abs(p.sum(axis=1) - 1) > _SUM).any():  # also true for NaN
         raise InputError("rows must be probabilities that sum to 1; calibrate logits first")
     return p
-
-
-@dataclass(frozen=True, eq=False)
-class EmShares:
-    """Shares of maximum likelihood and their covariance, by the observed information.
-
-    It leaves out the noise of the calibration itself: these intervals hold where the probabilities are right.
-
-    Args:
-        shares: (K,), of sum 1.
-        covariance: (K, K).
-        moved: Likelihood-ratio test that the shares are the old ones.
-        n: Number of samples.
-    """
-
-    shares: Floats
-    covariance: Floats
-    moved: ChiSquared
-    n: int
-
-    @property
-    def error(self) -> Floats:
-        """Standard errors (K,)."""
-        return np.sqrt(np.maximum(np.diag(self.covariance), 0))
-
-
-def em(probs: ArrayLike, old: ArrayLike) -> EmShares:
-    """Estimate class shares of samples from calibrated probabilities.
-
-    The fixed point q_k = mean of q_k u_k / sum_j q_j u_j, u = p / old, where the likelihood is largest. It is
-    consistent under label shift where every class is calibrated, not the top one alone; ``bbse`` asks less.
-
-    Args:
-        probs: Probabilities (n, K), calibrated under ``old``.
-        old: Class shares (K,).
-
-    Raises:
-        InputError: Where there is no sample, or a row does not sum to 1.
-        ShapeError: Where shapes do not fit.
-
-    >>> found = em([[1.0, 0.0]] * 3 + [[0.0, 1.0]], [0.5, 0.5])
-    >>> found.shares.tolist()
-    [0.75, 0.25]
-    >>> found.error.round(4).tolist()  # of a share of 4 draws: sqrt(.75 x .25 / 4)
-    [0.2165, 0.2165]
-    """
-    p = checked_probs(probs)
-    if not len(p):
-        raise InputError("there are no samples to estimate class shares of")
-    before = as_shares(old, p.shape[1])
-    ratio = np.maximum(p / before, np.finfo(float).tiny)
-    shares = climbed(ratio, np.full(len(p), 1 / len(p)), before)
-    mixed = ratio @ shares
-    gain = 2 * float(np.log(mixed).sum() - np.log(ratio @ before).sum())
-    scaled = ratio / mixed[:, None]
-    # The information of one sample is E[v v'] with v = u / sum_j q_j u_j; H q = E[v] = 1 gives the sum.
-    information = scaled.T @ scaled / len(p)
-    # A share at 0 is held there by a slope, which tells as much as an exponential distribution of that rate.
-    slope = np.maximum(1 - scaled.mean(axis=0), 0)
-    covariance = (inverse(information + len(p) * np.diag(slope**2)) - np.outer(shares, shares)) / len(p)
-    return EmShares(shares, covariance, ChiSquared(max(gain, 0.0), len(shares) - 1), len(p))
 
 
 def climbed(ratio: Floats, weight: Floats, start: Floats) -> Floats:

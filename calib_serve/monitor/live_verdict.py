@@ -8,7 +8,7 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.text import points
-from calib_serve.metrics import TOLERANCE, Cells, Verdict, conclude, direction, finest, held_to_share, line_of
+from calib_serve.metrics import TOLERANCE, Cells, Verdict, conclude, direction, finest, held_to, line_of
 from calib_serve.monitor._bin_gaps import LEAST
 from calib_serve.monitor.estimates import Estimates
 
@@ -52,13 +52,13 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event
         return Verdict("too_little", says, (e.bounds.says(event),))
     if event:
         came = e.accuracy.value
-        tolerance = held_to_share(tolerance, max(min(came, 1 - came), 1 / e.labels))
-    held_to = min(tolerance / e.coverage, 0.999) if e.coverage < _COVERED else tolerance
-    cells = finest(lambda count: _cells(e, count), held_to)
+        tolerance = held_to(tolerance, came, e.labels)
+    within = min(tolerance / e.coverage, 0.999) if e.coverage < _COVERED else tolerance
+    cells = finest(lambda count: _cells(e, count), within)
     what = f"P({event})" if event else "the predicted class's confidence"
     said = f"{direction(cells, _WAYS_OF_EVENT if event else _WAYS)}, on average {points(cells.error)} off"
     found = conclude(
-        [line_of("confidence", what, cells, f"{what} is {said}" if event else said, held_to, required=True)],
+        [line_of("confidence", what, cells, f"{what} is {said}" if event else said, within, required=True)],
         n=e.labels,
         opening=_opening(e, event),
         of="labels",

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calib_serve import judge
 from calib_serve.core import text as words
 from calib_serve.metrics import conclusion as verdicts
 from calib_serve.metrics.conclusion import (
-    CALIBRATE,
     DEPLOY,
     Line,
     Verdict,
@@ -55,28 +53,6 @@ def cell(n: float, share: float = 0.8) -> Cells:
 
 
 OFF = {"p": 1e-9, "most": 0.1}
-
-
-# Numbers in sentences
-
-
-def test_numbers_are_rounded_as_people_read_them() -> None:
-    assert plain(words.percent(0.0475)) == "4.8 %"
-    assert plain(words.percent(0.12345, 2)) == "12.35 %"
-    assert plain(words.points(-0.0362)) == "3.6 points"
-    assert plain(words.points(0.0362, 0)) == "4 points"
-    for told in (words.percent, words.points):
-        assert told(math.nan) == told(math.inf) == "unknown"
-    assert [plain(words.signed_points(v)) for v in (0.0412, -0.0412, 0.0004, -0.0004, 0.0006, -0.0006)] == [
-        "+4.1", "-4.1", "0.0", "0.0", "+0.1", "-0.1",
-    ]  # fmt: skip
-    assert words.signed_points(-0.0412) == "\N{MINUS SIGN}4.1"
-    assert [words.chance(p) for p in (0.00099, 0.001, 0.05, 1.0, 3.0)] == [
-        "less than one in a thousand", "0.001", "0.050", "1.000", "1.000",
-    ]  # fmt: skip
-    assert [words.rounded_up(v) for v in (0, 1, 9.5, 10, 10.1, 99, 100, 101, 12_345, 130_000, 130_001)] == [
-        0, 1, 10, 10, 11, 99, 100, 110, 13_000, 130_000, 140_000,
-    ]  # fmt: skip
 
 
 def test_a_direction_is_of_the_mean_gap_unless_gaps_cancel() -> None:
@@ -158,30 +134,11 @@ def test_what_the_whole_hides_is_named_where_it_is_off_by_half_as_much_again() -
     assert said(line(), *two[::-1]).headline == "Not calibrated: the other."
 
 
-REPAIRS = {
-    "confidence": CALIBRATE,
-    "positive": "Fit platt, beta or isotonic",
-    "classes": "A temperature cannot correct single classes",
-    "class": "A temperature cannot correct single classes",
-    "rest": "A temperature cannot correct single classes",
-    "labels": "Calibrate each label",
-    "label": "Calibrate each label",
-    "totals": "Its share changed",
-    "shape": "Try a method that sees all classes",
-}
-
-
-@pytest.mark.parametrize("name", REPAIRS)
-def test_what_to_do_is_of_what_the_headline_names(name: str) -> None:
-    (only,) = said(line(required=True), line(name, **OFF)).do
-    assert only.startswith(REPAIRS[name])
-
-
 def test_up_to_three_more_classes_are_to_be_minded() -> None:
     more = [line("class", **OFF, size=0.1 - k / 100, says=f"class {k} is off") for k in range(6)]
     found = said(line(), *more)
     assert found.headline == "Not calibrated: class 0 is off."
-    assert found.do[0].startswith(REPAIRS["class"])
+    assert found.do[0].startswith("A temperature cannot correct single classes")
     assert found.do[1:] == tuple(f"Mind that class {k} is off." for k in (1, 2, 3))
     labels = [line("label", **OFF, size=0.1 - k / 100, says=f"label {k} is off") for k in range(2)]
     assert said(line("labels"), *labels).do[1] == "Mind that label 1 is off."
@@ -267,36 +224,3 @@ def test_a_verdict_as_json_has_none_for_nan_and_lists_for_tuples() -> None:
             }
         ],
     }  # fmt: skip
-
-
-# Of whole models
-
-
-def model(said_p: float, right: float, n: int = 4000, classes: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Says ``said_p`` each time, of each class alike, and is right in exactly this share."""
-    named = np.arange(n) % classes
-    p = np.full((n, classes), (1 - said_p) / (classes - 1))
-    p[np.arange(n), named] = said_p
-    true = np.arange(n) // classes % 1000 < 1000 * right
-    return p, np.where(true, named, (named + 1) % classes)
-
-
-@pytest.mark.parametrize(
-    ("p", "right", "opening", "headline"),
-    [
-        (0.9, 0.8, "90.0 % on average: 10.0 points too much.", "overconfident, 10.0 points off."),
-        (0.7, 0.8, "70.0 % on average: 10.0 points too little.", "underconfident, 10.0 points off."),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("classes", [2, 4])
-def test_a_model_that_says_too_much_and_one_that_says_too_little_are_told_apart(
-    p: float, right: float, opening: str, headline: str, classes: int
-) -> None:
-    found = judge(*model(p, right, 8000 if classes == 4 else 4000, classes))
-    assert (
-        plain(found.reasons[0])
-        == f"It is right in 80.0 % of {classes * 2000:,} predictions and says {opening}"
-    )
-    way, size = headline.split(", ")
-    assert plain(found.headline) == f"Not calibrated: {way}, on average {size}"
-    assert found.do[0] == CALIBRATE

@@ -118,15 +118,12 @@ LABELS = [0, 2, 2, 1, 0]
 
 
 def test_every_number_by_hand() -> None:
-    found = metrics.evaluate_sets(SETS, LABELS, confidence=[0.9, 0.5, 0.4, 0.9, 0.9], promised=0.9, bins=2)
+    found = metrics.evaluate_sets(SETS, LABELS, promised=0.9)
     assert (found.n, found.coverage.value, found.mean_size.value) == (5, 0.6, 1.6)
     assert (found.sizes, found.singletons) == ((0, 3, 1, 1), 0.6)
     assert [e.value for e in found.by_class] == [0.5, 1.0, 0.5]
     groups = [(g.smallest, g.largest, g.count, g.coverage.value) for g in found.by_size]
     assert groups == [(1, 1, 3, pytest.approx(2 / 3)), (2, 2, 1, 0.0), (3, 3, 1, 1.0)]
-    assert found.by_confidence is not None
-    assert found.by_confidence.count.tolist() == [2, 3]
-    assert found.by_confidence.correct.tolist() == [1, 2]
     assert math.isnan(found.p)
     assert found.as_dict()["p"] is None
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
-from calib_serve.metrics.gaps import Cells, ClassGap, class_gaps, class_totals, equal_mass, finest
-from calib_serve.metrics.judging import _of_all, _of_classes, _of_label, _of_shape, _Sample
+from calib_serve.metrics.gaps import Cells, class_gaps, class_totals, equal_mass, finest
+from calib_serve.metrics.judging import _of_all, _of_classes, _of_label, _Sample
 from calib_serve.metrics.shape import (
     CLASSES_WITH_SLOPES,
     Pair,
@@ -33,10 +33,6 @@ WHOLE = Cells.of(P, CAME, CELL)
 # Cells
 
 
-def test_samples_that_come_alone_have_no_more_variance() -> None:
-    assert Cells(np.ones(1), np.ones(1), np.ones(1), np.ones(1)).effect == 1.0
-
-
 def test_cells_are_sums_of_each_and_empty_ones_are_left_out() -> None:
     found = Cells.of(P, CAME, np.where(CELL > 1, CELL + 7, CELL))
     for i, k in enumerate(range(4)):
@@ -46,7 +42,6 @@ def test_cells_are_sums_of_each_and_empty_ones_are_left_out() -> None:
         assert found.came[i] == CAME[inside].sum()
         assert found.noise[i] == pytest.approx((P[inside] * (1 - P[inside])).sum())
         assert found.gaps[i] == pytest.approx(P[inside].mean() - CAME[inside].mean())
-        assert found.shares[i] == pytest.approx(inside.mean())
     assert (len(found.count), found.effect) == (4, 1.0)
     wanted = sum(abs(P[k == CELL].sum() - CAME[k == CELL].sum()) for k in range(4)) / N
     assert found.error == pytest.approx(wanted)
@@ -121,41 +116,12 @@ def test_cells_of_equal_mass_share_values_at_their_edges() -> None:
     assert equal_mass(np.array([1.0, 2.0, 3.0]), 2).tolist() == [0, 0, 1]  # the median belongs below
 
 
-def test_as_many_cells_are_made_as_leave_a_calibrated_model_its_power() -> None:
-    asked: list[int] = []
-
-    class Fake:
-        def __init__(self, count: int) -> None:
-            self.count = count
-
-        def needed(self, tolerance: float) -> float:
-            return 1.0 if self.count <= most else 1.01
-
-    def split(count: int) -> Fake:
-        asked.append(count)
-        return Fake(count)
-
-    for limit, chosen in (
-        (0, 2),
-        (2, 2),
-        (3, 3),
-        (4, 4),
-        (5, 4),
-        (6, 6),
-        (8, 8),
-        (12, 12),
-        (15, 12),
-        (16, 16),
-    ):
-        most = limit
-        asked.clear()
-        assert finest(split, 0.02).count == chosen  # type: ignore[arg-type, comparison-overlap]
-        assert asked == [2, 3, 4, 6, 8, 12, 16][: len(asked)]
-    assert asked[-1] == 16
-    most = 4
-    asked.clear()
-    finest(split, 0.02)  # type: ignore[arg-type]
-    assert asked == [2, 3, 4, 6]  # no finer one is tried
+@pytest.mark.parametrize("tolerance", [0.01, 0.03, 0.05, 0.1, 0.3])
+def test_as_many_cells_are_made_as_leave_a_calibrated_model_its_power(tolerance: float) -> None:
+    splits = {few: Cells.of(P, CAME, equal_mass(P, few)) for few in (2, 3, 4, 6, 8, 12, 16)}
+    enough = [few for few, cells in splits.items() if cells.needed(tolerance) <= 1]
+    found = finest(splits.__getitem__, tolerance)
+    assert len(found.count) == max(enough, default=2)
 
 
 # Classes
@@ -195,16 +161,6 @@ def test_the_rest_is_judged_as_one_where_it_is_many_or_one_in_twenty() -> None:
     assert rest(10, 6, 1140) == ["0", None]  # and this exactly
     assert rest(10, 6, 1141) == ["0"]
     assert rest(1, 30, 0) == [None]
-
-
-def test_a_class_is_told_with_its_way() -> None:
-    def told(name: str | None, gap: float) -> str:
-        cells = Cells(np.array([100.0]), np.array([80 + 100 * gap]), np.array([80.0]), np.array([16.0]))
-        return ClassGap(name, cells).says.replace("\xa0", " ")
-
-    assert told("cat", 0.1) == "predictions of class “cat” are overconfident by 10.0 points"
-    assert told("cat", -0.1) == "predictions of class “cat” are underconfident by 10.0 points"
-    assert told(None, 0.1) == "those of small classes are overconfident by 10.0 points"
 
 
 def test_groups_inside_a_class_are_its_own() -> None:
@@ -326,39 +282,30 @@ def waves(rank: np.ndarray, count: int) -> np.ndarray:
     return np.stack([math.sqrt(2) * np.cos(math.pi * j * rank) for j in range(1, count + 1)], axis=1)
 
 
-def test_many_small_errors_of_shape_speak_together() -> None:
-    """None of them would alone: here the sum over all features decides, above the largest one does."""
-    rng = np.random.default_rng(4)
-    p = np.round(rng.uniform(0.02, 0.98, 1200), 2)
-    truth = np.clip(p + 0.04 * np.sin(9 * p) + 0.04 * np.sign(p - 0.5), 0, 1)
-    came = (rng.random(1200) < truth).astype(float)
-    side = np.where(p > 0.5, 1.0, -1.0)
-    first = waves(ranks(np.abs(p - 0.5)), 32)
-    features = np.column_stack([first, first * side[:, None], side])
-    weights = np.array([*(1 / np.arange(1, 33)), *(1 / np.arange(1, 33)), 1.0])
-    wanted = by_hand([(features, p, came)], weights, np.zeros(1200))
-    found = shape_of_event(p, came)
-    assert (found.p, found.size, found.most) == pytest.approx(wanted, rel=1e-5)
-    assert found.p < 0.02
+WOBBLES = {
+    "none": lambda p, rank: np.zeros(len(p)),
+    "squares": lambda p, rank: 0.15 * np.sign(np.sin(12 * p)),
+    "of many features": lambda p, rank: 0.04 * np.sin(9 * p) + 0.04 * np.sign(p - 0.5),  # none stands out
+    "one wave": lambda p, rank: 0.1 * np.cos(np.pi * 30 * rank),
+}
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("wobble", [0.0, 0.15])
-def test_the_shape_of_an_event_is_as_it_is_written_out(wobble: float, grouped: bool) -> None:
+@pytest.mark.parametrize("error", WOBBLES)
+def test_the_shape_of_an_event_is_as_it_is_written_out(error: str, grouped: bool) -> None:
     rng = np.random.default_rng(10)
-    p = np.round(rng.uniform(0.02, 0.98, 1200), 2)  # with ties
-    came = (rng.random(1200) < np.clip(p + wobble * np.sign(np.sin(12 * p)), 0, 1)).astype(float)
-    groups = np.arange(1200) // 4 if grouped else None
-    side = np.where(p > 0.5, 1.0, -1.0)
-    first = waves(ranks(np.abs(p - 0.5)), 32)
+    p = np.round(rng.uniform(0.02, 0.98, 2000), 2)  # with ties
+    rank, side = ranks(np.abs(p - 0.5)), np.where(p > 0.5, 1.0, -1.0)
+    came = (rng.random(2000) < np.clip(p + WOBBLES[error](p, rank), 0, 1)).astype(float)
+    groups = np.arange(2000) // 4 if grouped else None
+    first = waves(rank, 32)
     features = np.column_stack([first, first * side[:, None], side])
     weights = np.array([*(1 / np.arange(1, 33)), *(1 / np.arange(1, 33)), 1.0])
-    wanted = by_hand([(features, p, came)], weights, np.zeros(1200), groups)
+    wanted = by_hand([(features, p, came)], weights, np.zeros(2000), groups)
     found = shape_of_event(p, came, groups)
-    assert (found.p, found.size, found.most) == pytest.approx(wanted, rel=1e-5, abs=1e-9)
-    if wobble:
-        assert found.p < 0.05
-        assert found.size > 0.05
+    assert (found.p, found.size, found.most) == pytest.approx(wanted, rel=1e-4, abs=1e-9)
+    if error != "none":
+        assert found.p < 0.1
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -497,11 +444,6 @@ def test_the_lines_of_classes_are_those_alone_and_the_rest_and_the_worst_is_name
     assert ([gap.name for gap in gaps], few) == (["a", "b", None], 30)
     whole, a, b, rest = _of_classes(sample, gaps)
     assert [line.tested.name for line in (whole, a, b, rest)] == ["classes", "class", "class", "rest"]
-    assert [line.tested.what for line in (a, b, rest)] == [
-        "predictions of class “a”",
-        "predictions of class “b”",
-        "classes not judged alone",
-    ]
     assert whole.says == b.says
     assert "class “b”" in b.says
     for line, gap in zip((a, b, rest), gaps, strict=True):
@@ -548,8 +490,6 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
     )
     assert line.times == pytest.approx(together.needed(0.03))
     assert line.tested.required
-    said = f"the labels' probabilities are on average {100 * together.error:.1f} points off"
-    assert line.says.replace("\xa0", " ") == said
     verdict = judge(p, y, tolerance=0.03, outputs="label_probabilities")
     assert [test.name for test in verdict.tests] == ["labels", *["label"] * labels]
     assert len(verdict.reasons) == 1  # no label is left out
@@ -562,13 +502,6 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
         assert line.times == alone.needed(0.045)
 
 
-def test_of_classes_that_are_predicted_alike_the_first_have_lines() -> None:
-    classes = np.arange(2 * CLASSES_WITH_SLOPES)
-    predicted = np.concatenate([classes, classes[1::2]])  # every other one is predicted twice
-    slopes = _class_slopes(np.full(len(predicted), 0.75), predicted, _most_predicted(predicted))
-    np.testing.assert_array_equal(slopes, 0.25 * (predicted[:, None] == classes[1::2]))
-
-
 def test_groups_whose_errors_are_alike_count_though_every_feature_cancels_in_them() -> None:
     rng = np.random.default_rng(14)
     came, groups = np.repeat(rng.integers(0, 2, 100), 4).astype(float), np.arange(400) // 4
@@ -579,24 +512,6 @@ def test_groups_whose_errors_are_alike_count_though_every_feature_cancels_in_the
     features = np.column_stack([alternating, np.ones(400)])
     assert _effect_of_features([(features, np.full(400, 0.5), came)], groups) == pytest.approx(wanted)
     assert wanted > 3.9
-
-
-def test_one_error_of_shape_that_stands_out_speaks_alone() -> None:
-    rng = np.random.default_rng(15)
-    p = rng.uniform(0.2, 0.8, 3000)
-    rank = ranks(np.abs(p - 0.5))
-    came = (rng.random(3000) < p + 0.1 * np.cos(np.pi * 30 * rank)).astype(float)
-    side = np.where(p > 0.5, 1.0, -1.0)
-    first = waves(rank, 32)
-    features = np.column_stack([first, first * side[:, None], side])
-    weights = np.array([*(1 / np.arange(1, 33)), *(1 / np.arange(1, 33)), 1.0])
-    wanted = by_hand([(features, p, came)], weights, np.zeros(3000))
-    found = shape_of_event(p, came)
-    assert (found.p, found.size, found.most) == pytest.approx(wanted, rel=1e-4, abs=1e-12)
-    assert found.p < 1e-3
-    says = _of_shape(found, 0.02).says.replace("\xa0", " ")
-    size = f"{100 * found.size:.1f} points, root mean square"
-    assert says == f"errors that cancel over its ranges or classes are about {size}"
 
 
 def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:

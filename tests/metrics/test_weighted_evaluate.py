@@ -56,12 +56,12 @@ def test_rows_four_times_over_in_groups_say_what_they_say_once(classes: int) -> 
 
 def test_intervals_hold_the_truth_of_weighted_rows() -> None:
     truth, held = 0.5, 0
-    for _ in range(200):
+    for _ in range(80):
         right = RNG.random(400) < truth
         weight = RNG.exponential(size=400)
         found = evaluate(np.full((400, 2), 0.5), np.where(right, 0, 1), sample_weight=weight, replicates=0)
         held += found.accuracy.low <= truth <= found.accuracy.high
-    assert held / 200 > 0.9
+    assert held / 80 > 0.85
 
 
 def test_groups_that_move_together_widen_intervals_of_weighted_rows() -> None:

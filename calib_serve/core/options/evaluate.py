@@ -144,10 +144,6 @@ class PromiseOptions(Interval, Seeded):
     """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
     per_class: bool = False
     """Promise the coverage for every class."""
-    penalty: Annotated[float | None, PYTHON] = None
-    """raps: the penalty of each further rank; by default chosen."""
-    free_ranks: Annotated[int | None, PYTHON] = None
-    """raps: ranks without a penalty; by default chosen."""
 
     @property
     def goal(self) -> str | None:
@@ -173,8 +169,7 @@ class PromiseOptions(Interval, Seeded):
 
     def _check(self) -> None:
         if self.coverage is None:
-            of_sets = ("score", "per_class", "penalty", "free_ranks")
-            check_default(self, of_sets, "goes with coverage, which is not given")
+            check_default(self, ("score", "per_class"), "goes with coverage, which is not given")
         for cost in self.of_errors or ():
             check_positive("cost", cost)
         for name in _THRESHOLDS:

@@ -72,10 +72,8 @@ class DecideKeywords(SeededKeywords, ScoresKeywords, total=False):
     budget: float | None
     cost: Any
     coverage: float | None
-    free_ranks: int | None
     known_refused: float | None
     level: float
-    penalty: float | None
     per_class: bool
     precision: float | None
     recall: float | None

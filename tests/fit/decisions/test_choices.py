@@ -16,7 +16,8 @@ from calib_serve.artifact import Choice, evaluate_decisions, promises
 from calib_serve.core.errors import CalibServeError, FitError, InputError, SchemaError
 from calib_serve.core.options.evaluate import PromiseOptions
 from calib_serve.fit.choices import choice_by, read_costs
-from calib_serve.metrics import mean_at_most, most_failures
+from calib_serve.metrics import mean_at_most
+from calib_serve.metrics.thresholds import most_failures
 
 GOOD = {"ham": {"keep": 0, "drop": 9}, "spam": {"keep": 1, "drop": 0}}
 

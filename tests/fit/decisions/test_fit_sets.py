@@ -12,7 +12,7 @@ from calib_serve.fit.decisions import always_in, fit_sets, kept_for_options
 from calib_serve.metrics import conformal_rank
 
 SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
-OPTIONS = {"lac": {}, "aps": {}, "raps": {"penalty": 0.05, "free_ranks": 1}}
+OPTIONS = {"lac": None, "aps": None, "raps": {"penalty": 0.05, "free_ranks": 1}}
 
 
 def draw(n: int, classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +36,7 @@ def test_the_coverage_over_many_draws_has_its_exact_distribution(score: SetScore
     counts = np.empty(runs)
     for i in range(runs):
         p, y = draw(n + m, classes, rng)
-        sets = fit_sets(p[:n], y[:n], coverage=coverage, score=score, **OPTIONS[score])
+        sets = fit_sets(p[:n], y[:n], coverage=coverage, score=score, options=OPTIONS[score])
         counts[i] = held(sets, p[n:], y[n:]).sum()
     k = conformal_rank(n, coverage)
     exact = stats.betabinom(m, k, n + 1 - k)
@@ -49,7 +49,7 @@ def test_the_coverage_over_many_draws_has_its_exact_distribution(score: SetScore
 @pytest.mark.parametrize("score", SCORES)
 def test_the_threshold_is_the_formulas(score: SetScore) -> None:
     p, y = draw(300, 7, np.random.default_rng(1))
-    found = fit_sets(p, y, coverage=0.93, score=score, **OPTIONS[score])
+    found = fit_sets(p, y, coverage=0.93, score=score, options=OPTIONS[score])
     each = []
     for row, label in zip(p, y, strict=True):
         order = np.argsort(-row, kind="stable").tolist()
@@ -65,7 +65,7 @@ def test_the_threshold_is_the_formulas(score: SetScore) -> None:
 @pytest.mark.parametrize("score", SCORES)
 def test_with_too_few_samples_every_class_is_in_every_set(score: SetScore) -> None:
     p, y = draw(8, 4, np.random.default_rng(3))
-    sets = fit_sets(p, y, coverage=0.9, score=score, **OPTIONS[score])
+    sets = fit_sets(p, y, coverage=0.9, score=score, options=OPTIONS[score])
     assert always_in(sets, 4) == (0, 1, 2, 3)
     certain = np.eye(4)[[0, 1]]
     assert sets(certain).all()
@@ -95,7 +95,7 @@ def test_the_options_of_raps_are_chosen_on_samples_that_the_threshold_is_not_of(
     found = fit_sets(p, y, coverage=0.9, score="raps", seed=3)
     kept = kept_for_options(1000, seed=3)
     options = {"penalty": found.penalty, "free_ranks": found.free_ranks}
-    again = fit_sets(p[~kept], y[~kept], coverage=0.9, score="raps", **options)
+    again = fit_sets(p[~kept], y[~kept], coverage=0.9, score="raps", options=options)
     assert float(again.threshold) == float(found.threshold)
     assert kept.sum() == 200
     # The rank that the class of 90 % of the samples kept is in, and a penalty that makes small sets.
@@ -131,7 +131,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="sum to 1"):
         fit_sets(p * np.nan, y)
     with pytest.raises(InputError, match="belong to the score raps"):
-        fit_sets(p, y, score="aps", penalty=0.1)
+        fit_sets(p, y, score="aps", options={"penalty": 0.1})
     with pytest.raises(InputError, match="take lac"):
         fit_sets(*draw(50, 2, np.random.default_rng(10)), score="aps")
     with pytest.raises(InputError, match="too few"):
