@@ -199,6 +199,26 @@ def _log_staked(place: NDArray[np.intp]) -> Floats:
     return found
 
 
+def units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """The units of a bet: labels, or the means of labels of one group, which may be dependent; 0: no group.
+
+    Returns numbers no further from 0 than the given ones (n,), and the weight of each, which is known before
+    any outcome; in the order in which groups and labels came first.
+    """
+    if not groups.any():
+        return numbers, weights
+    lone = np.flatnonzero(groups == 0)
+    names = groups.copy()
+    names[lone] = -1 - np.arange(len(lone))
+    _, first, place, count = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    bound = np.zeros(len(count))
+    np.maximum.at(bound, place, weights)
+    mean = np.bincount(place, weights * numbers) / count / np.maximum(bound, 1e-300)
+    # A mean of many equal numbers may round to a little beyond them, and no bet could take it.
+    return mean[order].clip(min(numbers.min(), 0.0), max(numbers.max(), 0.0)), bound[order]
+
+
 def share_bets(right: ArrayLike, promise: float) -> tuple[Floats, float]:
     """Payoffs (n,) of bets that a share below ``promise`` is right, for outcomes (n,), and their scale.
 

@@ -73,7 +73,8 @@ def test_versions_beyond_the_cap_are_told_as_one_and_none_is_lost(watch):
 
 def drifted(watch, *, since):
     bins = tuple(
-        ShiftedBin(b, b / 15, (b + 1) / 15, 50, 0.9, right, 5.0) for b, right in ((13, 0.7), (9, 0.95))
+        ShiftedBin(50, 0.9, right, 5.0, bin=b, low=b / 15, high=(b + 1) / 15)
+        for b, right in ((13, 0.7), (9, 0.95))
     )
     alarm = Alarm(
         label=100,
