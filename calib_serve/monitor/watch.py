@@ -16,7 +16,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -507,7 +507,7 @@ class Watch:
         return self.windows(version, [name], provisional=provisional)[name]
 
     def windows(
-        self, version: Version, names: Iterable[str], *, provisional: bool = True
+        self, version: Version, names: Collection[str], *, provisional: bool = True
     ) -> dict[str, Window]:
         """The windows of these names, of one moment.
 
@@ -526,7 +526,7 @@ class Watch:
             tolerance=self._tolerance,
         )
 
-    def windows_until_now(self, version: Version, names: Iterable[str]) -> dict[str, Window]:
+    def windows_until_now(self, version: Version, names: Collection[str]) -> dict[str, Window]:
         """The windows of these names with all predictions up to now, mature or not.
 
         Args:
