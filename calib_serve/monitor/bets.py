@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,6 +71,16 @@ class MeanBets:
             self.up + np.log1p(stakes).sum(axis=1),
             self.down + np.log1p(-stakes).sum(axis=1),
         )
+
+    def flat(self) -> list[Any]:
+        """The state as plain values for a store; ``from_flat`` reads it back."""
+        return [self.count, self.up.tolist(), self.down.tolist()]
+
+    @classmethod
+    def from_flat(cls, kept: Any) -> MeanBets:
+        """Rebuild the state from ``flat``; InputError, TypeError or ValueError for anything else."""
+        count, up, down = kept
+        return cls(float(count), np.asarray(up, np.float64), np.asarray(down, np.float64))
 
     def above(self, mean: float = 0.0) -> float:
         """The log evidence that the mean so far is above ``mean``, a number in [-1, 1]."""

@@ -164,12 +164,11 @@ class ShadowTest:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        bets = {name: getattr(self, name) for name in _BETS}
         return {
             "format": _FORMAT,
             **{name: getattr(self, name) for name in _NUMBERS},
             "since": finite(self.since),
-            **{name: [one.count, one.up.tolist(), one.down.tolist()] for name, one in bets.items()},
+            **{name: getattr(self, name).flat() for name in _BETS},
         }
 
     @classmethod
@@ -184,10 +183,7 @@ class ShadowTest:
             if found > _FORMAT:
                 raise LedgerError(f"a shadow's test {of_a_newer(found, reads=_FORMAT)}")
             numbers = {name: float(told[name]) for name in _NUMBERS}
-            bets = {
-                name: MeanBets(float(count), np.array(up, np.float64), np.array(down, np.float64))
-                for name, (count, up, down) in ((name, told[name]) for name in _BETS)
-            }
+            bets = {name: MeanBets.from_flat(told[name]) for name in _BETS}
             since = math.nan if told["since"] is None else float(told["since"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"the state of a shadow's test is damaged: {error}") from error

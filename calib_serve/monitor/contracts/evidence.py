@@ -105,7 +105,7 @@ class ClauseEvidence:
             "format": _FORMAT,
             **{one.name: getattr(self, one.name) for one in fields(self) if one.name != "clause"},
             "against": [_text(v) for v in self.against.flat()],
-            "mean": [self.mean.count, self.mean.up.tolist(), self.mean.down.tolist()],
+            "mean": self.mean.flat(),
             # Of kinds of clauses that are gone: 0.4.0 on the same ledger looks for them.
             "off": [0.0] * bins,
             "by_bin": [],
@@ -129,8 +129,7 @@ class ClauseEvidence:
                 None if (at := state[name]) is None else float(at) for name in ("broken_at", "kept_at")
             )
             against = Evidence.from_flat([float(v) for v in state["against"]])
-            count, up, down = state["mean"]
-            mean = MeanBets(float(count), np.asarray(up, np.float64), np.asarray(down, np.float64))
+            mean = MeanBets.from_flat(state["mean"])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"it is damaged ({error!r})") from error
         return cls(clause, labels, against, mean, heaviest, units, broken_at, kept_at)
