@@ -1,9 +1,9 @@
 """A watched deployment: predictions and labels in, series, alarms and verdicts out.
 
-It joins the ledger, which counts for good, with who decides what is counted: the admission of predictions and
-their tally, the intake of labels, the versions that are known and what waits for others, the label budgets. The
-feed takes labels to drift detectors, contracts and shadows. The HTTP app is a thin layer over it, and so may be
-any program that embeds it.
+It joins the ledger, which counts for good, with what decides what is counted: the admission of predictions
+and their tally, the intake of labels, the versions that are known, what waits for others, and label budgets.
+The feed takes labels to drift detectors, contracts and shadows. The HTTP app is a thin layer over it, and so
+may be any program that embeds it.
 """
 
 from __future__ import annotations
