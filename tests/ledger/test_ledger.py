@@ -25,7 +25,7 @@ from calib_serve.ledger.database import Database
 from calib_serve.ledger.entries import WindowSums, span_of
 from calib_serve.ledger.export import export_ledger
 from calib_serve.ledger.prediction_ids import PredictionIds
-from calib_serve.monitor import Alarm
+from calib_serve.monitor.drift.detector import Alarm
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.receipts import DAY, OTHER
 from calib_serve.receipts.batch import BatchKey

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calib_serve.ledger import Ledger
-from calib_serve.monitor import Alarm, ShiftedBin, ShiftedClass
+from calib_serve.monitor.drift.detector import Alarm, ShiftedBin, ShiftedClass
 from calib_serve.monitor.incidents import Incident, IncidentLog
 
 pytestmark = pytest.mark.store

@@ -8,8 +8,7 @@ from ledgers import accept, make_label
 
 from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
-from calib_serve.monitor import Alarm
-from calib_serve.monitor.drift.detector import ShiftedBin
+from calib_serve.monitor.drift.detector import Alarm, ShiftedBin
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
