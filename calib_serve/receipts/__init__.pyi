@@ -55,7 +55,6 @@ from calib_serve.receipts.keyring import KeyTimes as KeyTimes
 from calib_serve.receipts.keyring import LiveKeyring as LiveKeyring
 from calib_serve.receipts.keyring import told_time as told_time
 from calib_serve.receipts.nonces import Nonces as Nonces
-from calib_serve.receipts.policy import LEAST_CHANCE as LEAST_CHANCE
 from calib_serve.receipts.policy import LabelPolicy as LabelPolicy
 from calib_serve.receipts.policy import parse_policy as parse_policy
 from calib_serve.receipts.recorder import ROUNDING as ROUNDING
