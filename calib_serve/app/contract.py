@@ -1,4 +1,4 @@
-"""``calib-serve contract``: what an artifact's confidence promises; set, shown, checked and planned."""
+"""``calib-serve contract``: what an artifact's confidence promises; set and checked."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,12 @@ from calib_serve.core.options.data import HeldData
 from calib_serve.core.options.evaluate import ContractOptions
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact, Contract
     from calib_serve.monitor import ContractCheck
 
 app = command(
     "contract",
     "calib-serve contract set artifact contract.yaml\n"
-    "calib-serve contract check artifact scores.npz --split held\n"
-    "calib-serve contract plan artifact --breach 5 --within 7d",
+    "calib-serve contract check artifact scores.npz --split held",
 )
 Folder = Annotated[Path, Parameter(help="The artifact's folder.")]
 
@@ -34,11 +32,17 @@ def _put(artifact: Folder, contract: Annotated[Path, Parameter(help="The contrac
     Its probabilities stay as they are; its fingerprint changes, as the
     contract is part of it. Copy the folder first where the other is served.
     """
+    from dataclasses import replace
+
     from calib_serve.artifact import Artifact
     from calib_serve.monitor import read_contract
 
     known = Artifact.load(artifact)
-    _write(known, read_contract(contract, known), artifact)
+    promised = read_contract(contract, known)
+    replace(known, contract=promised).save(artifact)  # it replaces itself, whole or not at all
+    for sentence in promised.says(known.class_names):
+        console().print(sentence)
+    console().print(f"written to {artifact}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,22 +96,6 @@ def _check(
     else:
         _tell(found, known.class_names)
     return int(found.broken)
-
-
-def _write(artifact: "Artifact", contract: "Contract | None", folder: Path) -> None:
-    """Write the artifact with this contract in its own place."""
-    from dataclasses import replace
-
-    found = replace(artifact, contract=contract)
-    found.save(folder)  # it replaces itself, whole or not at all
-    _say(found)
-    console().print(f"written to {folder}")
-
-
-def _say(artifact: "Artifact") -> None:
-    contract = artifact.contract
-    for sentence in ["no contract"] if contract is None else contract.says(artifact.class_names):
-        console().print(sentence)
 
 
 def _tell(found: "ContractCheck", class_names: tuple[str, ...]) -> None:

@@ -7,13 +7,7 @@ from calib_serve.monitor.contracts.check import ContractCheck as ContractCheck
 from calib_serve.monitor.contracts.check import check_contract as check_contract
 from calib_serve.monitor.contracts.check import read_contract as read_contract
 from calib_serve.monitor.contracts.states import ClauseState as ClauseState
-from calib_serve.monitor.drift.detector import ARL as ARL
-from calib_serve.monitor.drift.detector import BLOCK as BLOCK
-from calib_serve.monitor.drift.detector import TOLERANCE as TOLERANCE
-from calib_serve.monitor.drift.detector import Alarm as Alarm
 from calib_serve.monitor.drift.detector import Detector as Detector
-from calib_serve.monitor.drift.detector import ShiftedBin as ShiftedBin
-from calib_serve.monitor.drift.detector import ShiftedClass as ShiftedClass
 from calib_serve.monitor.estimates import Estimates as Estimates
 from calib_serve.monitor.estimates import Missing as Missing
 from calib_serve.monitor.estimates import Number as Number

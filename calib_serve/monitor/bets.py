@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,6 +71,16 @@ class MeanBets:
             self.up + np.log1p(stakes).sum(axis=1),
             self.down + np.log1p(-stakes).sum(axis=1),
         )
+
+    def flat(self) -> list[Any]:
+        """The state as plain values for a store; ``from_flat`` reads it back."""
+        return [self.count, self.up.tolist(), self.down.tolist()]
+
+    @classmethod
+    def from_flat(cls, kept: Any) -> MeanBets:
+        """Rebuild the state from ``flat``; InputError, TypeError or ValueError for anything else."""
+        count, up, down = kept
+        return cls(float(count), np.asarray(up, np.float64), np.asarray(down, np.float64))
 
     def above(self, mean: float = 0.0) -> float:
         """The log evidence that the mean so far is above ``mean``, a number in [-1, 1]."""
@@ -197,6 +208,26 @@ def _log_staked(place: NDArray[np.intp]) -> Floats:
     with np.errstate(divide="ignore"):
         found: Floats = np.log(np.maximum(before - after, 0))
     return found
+
+
+def units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """The units of a bet: labels, or the means of labels of one group, which may be dependent; 0: no group.
+
+    Returns numbers no further from 0 than the given ones (n,), and the weight of each, which is known before
+    any outcome; in the order in which groups and labels came first.
+    """
+    if not groups.any():
+        return numbers, weights
+    lone = np.flatnonzero(groups == 0)
+    names = groups.copy()
+    names[lone] = -1 - np.arange(len(lone))
+    _, first, place, count = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    bound = np.zeros(len(count))
+    np.maximum.at(bound, place, weights)
+    mean = np.bincount(place, weights * numbers) / count / np.maximum(bound, 1e-300)
+    # A mean of many equal numbers may round to a little beyond them, and no bet could take it.
+    return mean[order].clip(min(numbers.min(), 0.0), max(numbers.max(), 0.0)), bound[order]
 
 
 def share_bets(right: ArrayLike, promise: float) -> tuple[Floats, float]:

@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection, and_, or_, select
 
@@ -23,10 +23,7 @@ from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
 
-Trend = Literal["new", "growing", "steady", "receding", "over"]
-
 _MOST = 200
-_PART = 0.25  # by which share the gap must have changed since the alarm to be growing or receding
 
 _ALL = select(INCIDENT, VERSION.c.model, VERSION.c.version).join(
     VERSION, VERSION.c.id == INCIDENT.c.version_id
@@ -88,18 +85,6 @@ class Incident:
         """Mean confidence minus accuracy since the onset: its size so far."""
         return self.excess / self.labels if self.labels else math.nan
 
-    @property
-    def trend(self) -> Trend:
-        """The trend of the drift, by the labels since the latest alarm."""
-        if not self.open:
-            return "over"
-        if self.labels_since < self.took:
-            return "new" if self.alarms == 1 else "steady"
-        was, now = map(abs, self._gaps())
-        if now > (1 + _PART) * was:
-            return "growing"
-        return "receding" if now < (1 - _PART) * was else "steady"
-
     def _recovered(self) -> bool:
         """Whether a lasting drift would have raised another alarm by now, and the gap is gone.
 
@@ -108,20 +93,15 @@ class Incident:
         # Three times the labels that alarms took.
         if self.labels_since < max(3 * self.took, 500):
             return False
-        was, now = map(abs, self._gaps())
+        was = (self.excess - self.excess_since) / max(self.labels - self.labels_since, 1)
+        now = self.excess_since / self.labels_since
         # Three standard errors of a mean, at most.
         noise = 1.5 / math.sqrt(max(self.labels - self.labels_since, 1))
-        return was < noise or now <= 0.5 * was
-
-    def _gaps(self) -> tuple[float, float]:
-        """Mean confidence minus accuracy until the latest alarm, and since."""
-        was = (self.excess - self.excess_since) / max(self.labels - self.labels_since, 1)
-        return was, self.excess_since / max(self.labels_since, 1)
+        return abs(was) < noise or abs(now) <= 0.5 * abs(was)
 
     def as_dict(self) -> dict[str, Any]:
-        """Fields, ``gap`` and ``trend`` as plain values for JSON; unknown values are null."""
-        said = {**asdict(self), "gap": self.gap, "trend": self.trend}
-        return {name: finite(value) for name, value in said.items()}
+        """Fields and ``gap`` as plain values for JSON; unknown values are null."""
+        return {name: finite(value) for name, value in {**asdict(self), "gap": self.gap}.items()}
 
 
 class IncidentLog:

@@ -37,7 +37,7 @@ from calib_serve.core.arrays import Floats, finite
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.text import signed_points
 from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
-from calib_serve.monitor.bets import MeanBets
+from calib_serve.monitor.bets import MeanBets, units
 from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
@@ -101,24 +101,25 @@ class ShadowTest:
         served_score = _score(served, right)
         d = (served_score - _score(shadow, shadow_right)) * _limit(served, shadow, same=same > 0)
         differ = shadow_right - right
-        of_group = _groups([row.group for row in rows if row.shadow is not None])
-        count = np.bincount(of_group)
+        groups = np.array([row.group for row in rows if row.shadow is not None], np.int64)
 
-        def units(numbers: Floats) -> Floats:
-            return (np.bincount(of_group, weight * numbers) / count).clip(-1, 1)  # sums round
+        def weighed(numbers: Floats) -> Floats:
+            means, bounds = units(numbers, weight, groups)
+            return (means * bounds).clip(-1, 1)  # sums round
 
+        weights = weighed(np.ones(len(d)))
         return ShadowTest(
             self.labels + len(told),
             self.weight + float(weight.sum()),
             self.gained + float(weight @ d),
             self.righter + float(weight @ differ),
-            self.units + len(count),
-            self.unit_weight + float(units(np.ones(len(d))).sum()),
+            self.units + len(weights),
+            self.unit_weight + float(weights.sum()),
             float(before[-1]),
             rows[0].time if math.isnan(self.since) else self.since,
-            self.gain.seen(units(d)),
-            self.margin.seen(units((d + MARGIN * served_score) / (1 + MARGIN * _MOST_SCORE))),
-            self.right.seen(units((differ + LESS_RIGHT) / (1 + LESS_RIGHT))),
+            self.gain.seen(weighed(d)),
+            self.margin.seen(weighed((d + MARGIN * served_score) / (1 + MARGIN * _MOST_SCORE))),
+            self.right.seen(weighed((differ + LESS_RIGHT) / (1 + LESS_RIGHT))),
         )
 
     @property
@@ -163,12 +164,11 @@ class ShadowTest:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        bets = {name: getattr(self, name) for name in _BETS}
         return {
             "format": _FORMAT,
             **{name: getattr(self, name) for name in _NUMBERS},
             "since": finite(self.since),
-            **{name: [one.count, one.up.tolist(), one.down.tolist()] for name, one in bets.items()},
+            **{name: getattr(self, name).flat() for name in _BETS},
         }
 
     @classmethod
@@ -183,10 +183,7 @@ class ShadowTest:
             if found > _FORMAT:
                 raise LedgerError(f"a shadow's test {of_a_newer(found, reads=_FORMAT)}")
             numbers = {name: float(told[name]) for name in _NUMBERS}
-            bets = {
-                name: MeanBets(float(count), np.array(up, np.float64), np.array(down, np.float64))
-                for name, (count, up, down) in ((name, told[name]) for name in _BETS)
-            }
+            bets = {name: MeanBets.from_flat(told[name]) for name in _BETS}
             since = math.nan if told["since"] is None else float(told["since"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"the state of a shadow's test is damaged: {error}") from error
@@ -211,13 +208,6 @@ def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats
     one = np.maximum(np.abs(np.log(a) - np.log1p(-b)), np.abs(np.log1p(-a) - np.log(b)))
     most = np.maximum(np.where(same, right, one), wrong)
     return np.asarray(1 / np.maximum(most, 1.0), np.float64)
-
-
-def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
-    """The number of each row's group, from 0; rows of group 0 are each their own group."""
-    own = [(group, 0 if group else i) for i, group in enumerate(groups)]
-    numbers: dict[tuple[int, int], int] = {}
-    return np.array([numbers.setdefault(one, len(numbers)) for one in own], np.intp)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """A watched deployment: predictions and labels in, series, alarms and verdicts out.
 
-It joins the ledger (what is counted for good), the intake (what may be counted), the label policy (what is
-asked for) and the drift detectors. The HTTP app is a thin layer over it, and so may be any program that
-embeds it.
+It joins the ledger, which counts for good, with what decides what is counted: the admission of predictions
+and their tally, the intake of labels, the versions that are known, what waits for others, and label budgets.
+The feed takes labels to drift detectors, contracts and shadows. The HTTP app is a thin layer over it, and so
+may be any program that embeds it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -507,7 +508,7 @@ class Watch:
         return self.windows(version, [name], provisional=provisional)[name]
 
     def windows(
-        self, version: Version, names: Iterable[str], *, provisional: bool = True
+        self, version: Version, names: Collection[str], *, provisional: bool = True
     ) -> dict[str, Window]:
         """The windows of these names, of one moment.
 
@@ -526,7 +527,7 @@ class Watch:
             tolerance=self._tolerance,
         )
 
-    def windows_until_now(self, version: Version, names: Iterable[str]) -> dict[str, Window]:
+    def windows_until_now(self, version: Version, names: Collection[str]) -> dict[str, Window]:
         """The windows of these names with all predictions up to now, mature or not.
 
         Args:

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -165,7 +164,8 @@ class Window:
     @functools.cached_property
     def sums(self) -> Sums:
         """The sums of mature predictions of the whole version."""
-        return _added([sums for key, sums in self.slices.items() if key.kind == "segment"], self.bins)
+        segments = [sums.vector for key, sums in self.slices.items() if key.kind == "segment"]
+        return Sums(self.bins, np.add.reduce(segments)) if segments else Sums.zeros(self.bins)
 
     @functools.cached_property
     def estimates(self) -> Estimates:
@@ -232,7 +232,7 @@ def _kept(bins: int, vector: bytes, groups: tuple[bytes, ...], tolerance: float)
 def read_windows(
     ledger: Ledger,
     version: Version,
-    names: Iterable[str],
+    names: Collection[str],
     *,
     maturity: Maturity,
     now: float,
@@ -246,61 +246,43 @@ def read_windows(
     is of all that is there, up to now.
     ``lengths``: the windows that there are, in seconds.
     """
+    for name in names:
+        if name not in lengths:
+            raise InputError(f"a window is one of {', '.join(lengths)}, got {name!r}")
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
     mature = math.inf if not maturity.seconds else now - maturity.seconds
-    seconds = {name: _seconds(name, lengths) for name in names}
 
     def since(name: str, until: float) -> float:
-        return _start_of_span((min(until, now) if maturity.known else now) - seconds[name], now=now)
+        return _start_of_span((min(until, now) if maturity.known else now) - lengths[name], now=now)
 
     with ledger.moment() as moment:
         # Of all time, those that are not mature are enough: the rest is in the sums over all time.
-        begins = [since(name, mature) for name in seconds]
+        begins = [since(name, mature) for name in names]
         spans = moment.spans(version, min([x if math.isfinite(x) else mature - DAY for x in begins] or [now]))
-    how: dict[str, Any] = {"now": now, "maturity": maturity, "tolerance": tolerance}
-    how["every"] = functools.partial(_every, ledger, version)
+
+    def window(name: str, until: float) -> Window:
+        begin = since(name, until)
+        return Window(
+            version,
+            name,
+            begin,
+            min(until, now),
+            maturity,
+            spans.bins,
+            slices=_all_time(spans, until) if name == "all" else spans.slices(begin, until),
+            immature=spans.whole(begin, until, young=True),
+            spans=(lambda _: spans) if math.isfinite(begin) else functools.partial(_every, ledger, version),
+            mature=until,
+            tolerance=tolerance,
+        )
+
     found = {}
-    for name in seconds:
-        until = spans.labelled_until(since(name, mature), mature)
-        found[name] = window = _window(spans, version, name, since=since(name, until), until=until, **how)
-        come = window.immature.labels.any() or not maturity.known
-        if provisional and come and not window.sums.labels.any():
-            every = _window(spans, version, name, since=since(name, math.inf), until=math.inf, **how)
-            found[name] = replace(every, provisional=True)
+    for name in names:
+        found[name] = window(name, spans.labelled_until(since(name, mature), mature))
+        come = found[name].immature.labels.any() or not maturity.known
+        if provisional and come and not found[name].sums.labels.any():
+            found[name] = replace(window(name, math.inf), provisional=True)
     return found
-
-
-def _seconds(name: str, lengths: Mapping[str, float]) -> float:
-    if name not in lengths:
-        raise InputError(f"a window is one of {', '.join(lengths)}, got {name!r}")
-    return lengths[name]
-
-
-def _window(
-    spans: Spans,
-    version: Version,
-    name: str,
-    *,
-    since: float,
-    until: float,
-    now: float,
-    maturity: Maturity,
-    tolerance: float,
-    every: Callable[[str], Spans],
-) -> Window:
-    return Window(
-        version,
-        name,
-        since,
-        min(until, now),
-        maturity,
-        spans.bins,
-        _all_time(spans, until) if name == "all" else spans.slices(since, until),
-        spans.whole(since, until, young=True),
-        (lambda segment: spans) if math.isfinite(since) else every,
-        until,
-        tolerance,
-    )
 
 
 def _start_of_span(time: float, *, now: float) -> float:
@@ -320,9 +302,3 @@ def _all_time(spans: Spans, until: float) -> dict[Key, Sums]:
     """Subtract young predictions from the sums over all time, which include spans long deleted."""
     young = spans.slices(-math.inf, until, young=True)
     return {key: sums - young[key] if key in young else sums for key, sums in spans.all_time().items()}
-
-
-def _added(sums: Sequence[Sums], bins: int) -> Sums:
-    if not sums:
-        return Sums.zeros(bins)
-    return Sums(bins, np.add.reduce([one.vector for one in sums]))

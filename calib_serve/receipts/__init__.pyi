@@ -54,7 +54,6 @@ from calib_serve.receipts.keyring import Keyring as Keyring
 from calib_serve.receipts.keyring import LiveKeyring as LiveKeyring
 from calib_serve.receipts.keyring import told_time as told_time
 from calib_serve.receipts.nonces import draw_nonces as draw_nonces
-from calib_serve.receipts.policy import LEAST_CHANCE as LEAST_CHANCE
 from calib_serve.receipts.policy import LabelPolicy as LabelPolicy
 from calib_serve.receipts.policy import parse_policy as parse_policy
 from calib_serve.receipts.recorder import ROUNDING as ROUNDING

@@ -330,7 +330,7 @@ def _incidents(found: Sequence[Incident]) -> Table:
 def _incident(one: Incident) -> list[Cell]:
     bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in one.bins[:4])
     classes = ", ".join(_OTHERS if c["predicted"] is None else str(c["predicted"]) for c in one.classes[:4])
-    closed = "open, " + one.trend if one.open else f"closed {when(one.closed or math.nan)} by {one.closed_by}"
+    closed = "open" if one.open else f"closed {when(one.closed or math.nan)} by {one.closed_by}"
     return [
         Cell(str(one.id)),
         Cell(f"{one.direction}, {gap(one)}", style="off" if one.open else ""),

@@ -33,8 +33,8 @@ def digits(one: ClauseState) -> int:
 
 def contract_table(states: Sequence[ClauseState], class_names: Sequence[str]) -> Table:
     """A table of the promises and how they stand, for the page."""
-    heads = ("Promise", "State", "Labels", "Right", "At any time, 95 %", "Error budget left")
-    heads += tuple(f"Burn rate {window}" for window in _BURNS)
+    numbers = ("Promise", "State", "Labels", "Right", "At any time, 95 %", "Error budget left")
+    heads = (*numbers, *(f"Burn rate {window}" for window in _BURNS))
     return Table("Contract", heads, [_clause(one, class_names) for one in states])
 
 

@@ -76,7 +76,7 @@ def status_of(
 
 def drift(one: Incident) -> str:
     """An open incident in a sentence."""
-    return f"{one.direction}, {gap(one)}, since {when(one.onset)}, {one.trend} (incident {one.id})."
+    return f"{one.direction}, {gap(one)}, since {when(one.onset)} (incident {one.id})."
 
 
 def gap(one: Incident) -> str:

@@ -204,7 +204,6 @@ class IncidentOut(BaseModel):
     onset: float | None
     direction: str
     gap: float | None
-    trend: str
     alarms: int
     closed: float | None
     closed_by: str

@@ -23,7 +23,7 @@ from calib_serve.core.errors import InputError, LedgerError, UnknownFate
 from calib_serve.ledger import Held, Ledger
 from calib_serve.ledger.database import Database
 from calib_serve.ledger.prediction_ids import PredictionIds
-from calib_serve.monitor import Alarm
+from calib_serve.monitor.drift.detector import Alarm
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.receipts import DAY, OTHER
 from calib_serve.receipts.sums import Key, Sums

@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sizes import sized
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.monitor.bets import BETS, FRACTIONS, Evidence, MeanBets, _log_staked, share_bets
+from calib_serve.monitor.bets import BETS, FRACTIONS, Evidence, MeanBets, share_bets, units
 
 
 def evidence(x: np.ndarray, mean: float) -> float:
@@ -41,17 +43,6 @@ def test_the_interval_s_ends_are_where_the_evidence_is_enough() -> None:
 def test_what_no_bet_can_take_is_refused(odd: object) -> None:
     with pytest.raises(InputError, match=r"\[-1, 1\]"):
         MeanBets().seen(odd)  # type: ignore[arg-type]
-
-
-def test_successes_are_ones_and_the_other_trials_zeros() -> None:
-    for successes, trials in ((0, 3), (2, 5), (4, 4)):
-        told = MeanBets.of_successes(successes, trials)
-        seen = MeanBets().seen([1.0] * successes + [0.0] * (trials - successes))
-        assert told.count == trials
-        np.testing.assert_allclose([told.up, told.down], [seen.up, seen.down], rtol=1e-12)
-    for successes, trials in ((-1, 3), (4, 3), (float("nan"), 3)):
-        with pytest.raises(InputError, match=f"{successes} successes in {trials} trials"):
-            MeanBets.of_successes(successes, trials)
 
 
 def test_a_state_that_is_none_is_refused() -> None:
@@ -141,17 +132,6 @@ def test_a_bet_that_is_not_set_yet_is_no_part_of_the_peak() -> None:
     assert Evidence.none().after([1.0, -1.0, -1.0]).peak == pytest.approx(one, rel=1e-9)
 
 
-def test_where_it_begins_and_what_is_bet() -> None:
-    none = Evidence.none()
-    assert (none.count, none.peak, none.heaviest) == (0, 0.0, 0.0)
-    assert Evidence.from_flat(none.flat()).flat() == none.flat()
-    assert pytest.approx([0.002 * 2**k for k in range(9)]) == FRACTIONS
-    assert share_bets([1, 0], 0.75)[1] == pytest.approx(16 * 0.25 / 0.75)
-    assert none.after([0.5]).flat() == none.after([0.5], 1.0, weights=[1.0]).flat()
-    assert none.after([0.5], weights=[0.0]).log_evidence == pytest.approx(0)
-    assert np.isneginf(_log_staked(np.array([1 << 60])))  # what is no longer a number's last digit
-
-
 def test_a_promise_that_is_just_kept_is_hardly_ever_said_to_be_broken() -> None:
     """At most one time in twenty, at whatever label one looks: and it could be said."""
     rng, streams = np.random.default_rng(2), sized(ci=200, nightly=2000)
@@ -206,3 +186,13 @@ def test_shapes_and_states_that_are_none_are_refused() -> None:
     for i, wrong in ((0, -1.0), (0, 1.5), (1, -1.0), (2, -1.0), (3, math.nan), (3, math.inf)):
         with pytest.raises(InputError, match="no state of evidence"):
             Evidence.from_flat([*good[:i], wrong, *good[i + 1 :]])
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 9), st.integers(0, 3)), min_size=1, max_size=40))
+def test_units_are_means_of_groups_and_no_further_out_than_their_labels(rows) -> None:
+    numbers, weights, groups = (np.array(column) for column in zip(*rows, strict=True))
+    found, bounds = units(numbers, weights, groups)
+    named = [g or -1 - i for i, g in enumerate(groups.tolist())]
+    sums = {g: [w * x for x, w, own in zip(numbers, weights, named, strict=True) if own == g] for g in named}
+    assert found * bounds == pytest.approx([np.mean(one) for one in sums.values()], abs=1e-9)
+    assert min(numbers.min(), 0) <= found.min() <= found.max() <= max(numbers.max(), 0)

@@ -137,17 +137,6 @@ def test_the_estimate_tends_to_the_count_as_labels_come(stream, seed):
             assert abs(found.ece - Bins.tally(c, y).ece()) <= 2 * far
 
 
-def test_labels_alone_are_counted_where_no_predictions_are():
-    rng = np.random.default_rng(0)
-    c = rng.random(40)  # hardly a bin has five
-    y = (rng.random(40) < c).astype(float)
-    found = estimate(Sums.labelled(c, y))
-    assert (found.weighed_by, found.coverage) == ("labels", 1)
-    assert (found.accuracy.value, found.gap.value, found.ece) == pytest.approx(
-        (y.mean(), (c - y).mean(), Bins.tally(c, y).ece()), abs=1e-9
-    )
-
-
 def test_few_wrong_labels_in_many_bins_are_not_left_out_of_the_accuracy_or_the_verdict():
     c = np.append(np.repeat((np.arange(2, 9) + 0.5) / 15, 4), np.full(72, 0.99))
     y = np.append(np.zeros(28), np.ones(72))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from calib_serve.ledger import Ledger
-from calib_serve.monitor import Alarm, ShiftedBin, ShiftedClass
+from calib_serve.monitor.drift.detector import Alarm, ShiftedBin, ShiftedClass
 from calib_serve.monitor.incidents import Incident, IncidentLog
 
 pytestmark = pytest.mark.store
 
 NOW = 1_700_000_000.0
 PETS, CARS = ("pets", "1"), ("cars", "2")
-BIN = ShiftedBin(13, 13 / 15, 14 / 15, 40, 0.9, 0.7, 3.5)
-CLASS = ShiftedClass(2, 30, 0.9, 0.6, 2.5)
+BIN = ShiftedBin(40, 0.9, 0.7, 3.5, bin=13, low=13 / 15, high=14 / 15)
+CLASS = ShiftedClass(30, 0.9, 0.6, 2.5, predicted=2)
 
 
 def alarm(
@@ -82,7 +81,7 @@ def test_it_is_over_after_three_times_the_labels_that_the_alarm_took_and_five_hu
     assert log.latest()[0].open
     told(log, [0.0], first=800, now=NOW + 2)
     (kept,) = log.latest()
-    assert (kept.open, kept.closed, kept.closed_by, kept.trend) == (False, NOW + 2, "recovery", "over")
+    assert (kept.open, kept.closed, kept.closed_by) == (False, NOW + 2, "recovery")
     # The next alarm opens another; a short one waits for 500.
     told(log, [0.1] * 10, alarm(810, 801), first=801)
     told(log, [0.0] * 499, first=811)
@@ -107,22 +106,3 @@ def test_it_is_not_over_while_its_gap_is_there(
     if is_open:  # and it ends once it has gone
         told(log, [0.0] * 1201, first=1601)
         assert not log.latest()[0].open
-
-
-@pytest.mark.parametrize(
-    ("changes", "trend"),
-    [
-        ({}, "new"), ({"alarms": 2}, "steady"),
-        # 64 labels of a gap of a quarter before; since then as many of another:
-        ({"labels_since": 64, "excess_since": 20.0}, "steady"),
-        ({"labels_since": 64, "excess_since": 20.1}, "growing"),
-        ({"labels_since": 64, "excess_since": -20.1}, "growing"),
-        ({"labels_since": 64, "excess_since": 11.9}, "receding"),
-        ({"labels_since": 64, "excess_since": 20.1, "closed": NOW}, "over"),
-    ],
-)  # fmt: skip
-def test_its_trend_is_of_the_labels_since_the_latest_alarm(changes: dict[str, float], trend: str) -> None:
-    base = Incident(1, "m", "1", NOW, NOW, "overconfident", (), took=64, labels=64, excess=16.0)
-    since, more = changes.get("labels_since", 0), changes.get("excess_since", 0.0)
-    one = replace(base, **(changes | {"labels": 64 + since, "excess": 16.0 + more}))  # type: ignore[arg-type]
-    assert one.trend == trend

@@ -75,7 +75,9 @@ def test_a_state_waits_for_the_upgrade_and_its_labels_with_it(host: Host, kind: 
         assert recent_recovery(watch.ledger, now=host.now) is None
         watch.checks.run()
         assert str(watch.checks.reasons()["drift"]).startswith(f"drift detection waits: {what} of format")
-        assert [one.value for one in watch.ledger.states(kind, V)] == [newer(one.value) for one in kept]
+        assert {one.name: one.value for one in watch.ledger.states(kind, V)} == {
+            one.name: newer(one.value) for one in kept
+        }
         for one in kept:
             watch.ledger.keep(kind, V, one.name, one.value, now=host.now)
         watch.feed.tick()

@@ -1,12 +1,9 @@
 """The real process: started, killed at the worst moment, restarted, and stopped."""
 
-import csv
-import json
 import signal
 
 import httpx
 import pytest
-from command_line import calib_serve
 
 from calib_serve.ledger import Ledger
 
@@ -28,27 +25,6 @@ def counted(server):
     n = ledger.sums()["digits", "1.0"].feedback.n
     ledger.close()
     return n
-
-
-def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
-    server = make_server("--token-file", str(write_tokens(tmp_path)))
-    auth = {"authorization": "Bearer 0123456789abcdef"}
-    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(250), headers=auth, timeout=60)
-    receipts = [one["receipt"] for one in answer.json()["items"]]
-    path = tmp_path / "labels.csv"
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["receipt", "label"])
-        rows.writerows((r, 1) for r in receipts)
-    arguments = [
-        "label", str(path), "--url", f"{server.url}/v1/labels", "--token-file", str(tmp_path / "tokens"),
-        "--json",
-    ]  # fmt: skip
-    first, again = (calib_serve(*arguments) for _ in range(2))
-    assert first.exit_code == again.exit_code == 0, first.output
-    assert json.loads(first.stdout) == {"accepted": 250, "held": 0, "refused": {}}
-    assert json.loads(again.stdout) == {"accepted": 0, "held": 0, "refused": {"duplicate": 250}}
-    assert counted(server) == 250
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

@@ -8,8 +8,7 @@ from ledgers import accept, make_label
 
 from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
-from calib_serve.monitor import Alarm
-from calib_serve.monitor.drift.detector import ShiftedBin
+from calib_serve.monitor.drift.detector import Alarm, ShiftedBin
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
@@ -73,7 +72,8 @@ def test_versions_beyond_the_cap_are_told_as_one_and_none_is_lost(watch):
 
 def drifted(watch, *, since):
     bins = tuple(
-        ShiftedBin(b, b / 15, (b + 1) / 15, 50, 0.9, right, 5.0) for b, right in ((13, 0.7), (9, 0.95))
+        ShiftedBin(50, 0.9, right, 5.0, bin=b, low=b / 15, high=(b + 1) / 15)
+        for b, right in ((13, 0.7), (9, 0.95))
     )
     alarm = Alarm(
         label=100,

@@ -234,19 +234,10 @@ class ClauseCheck:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON; null where unknown."""
-        return {
-            "clause": self.clause.name,
-            "id": self.clause.id,
-            "promise": self.clause.promise,
-            "found": self.found,
-            "samples": self.samples,
-            "counted": self.counted,
-            "value": self.value.as_dict(),
-            "threshold": finite(self.threshold),
-            "acted": finite(self.acted),
-            "line": self.line,
-            "note": self.note,
-        }
+        clause, value = self.clause, self.value.as_dict()
+        numbers = {name: finite(number) for name, number in vars(self).items()}
+        of = {"clause": clause.name, "id": clause.id, "promise": clause.promise, "value": value}
+        return {**numbers, **of, "line": self.line}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from calib_serve.artifact import Clause
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.monitor._bin_gaps import standing
-from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
+from calib_serve.monitor.bets import Evidence, MeanBets, share_bets, units
 from calib_serve.receipts import Sums
 
 ALPHA = 0.05
@@ -67,11 +67,11 @@ class ClauseEvidence:
         least = (promise - unlabelled) / max(1 - unlabelled, 1e-9)
         if least > 0:
             payoffs, scale = share_bets(rows.correct, least)
-            payoffs, weights = _units(payoffs, rows.weight, rows.group)
+            payoffs, weights = units(payoffs, rows.weight, rows.group)
             against = against.after(payoffs, scale, weights=weights)
         heaviest = np.maximum.accumulate(np.append(self.heaviest, rows.weight))
         weight = rows.weight / np.maximum(heaviest[1:], 1e-300)
-        worse, scales = _units(promise - rows.correct, weight, rows.group)
+        worse, scales = units(promise - rows.correct, weight, rows.group)
         found = replace(
             self,
             labels=self.labels + len(rows.correct),
@@ -105,7 +105,7 @@ class ClauseEvidence:
             "format": _FORMAT,
             **{one.name: getattr(self, one.name) for one in fields(self) if one.name != "clause"},
             "against": [_text(v) for v in self.against.flat()],
-            "mean": [self.mean.count, self.mean.up.tolist(), self.mean.down.tolist()],
+            "mean": self.mean.flat(),
             # Of kinds of clauses that are gone: 0.4.0 on the same ledger looks for them.
             "off": [0.0] * bins,
             "by_bin": [],
@@ -129,8 +129,7 @@ class ClauseEvidence:
                 None if (at := state[name]) is None else float(at) for name in ("broken_at", "kept_at")
             )
             against = Evidence.from_flat([float(v) for v in state["against"]])
-            count, up, down = state["mean"]
-            mean = MeanBets(float(count), np.asarray(up, np.float64), np.asarray(down, np.float64))
+            mean = MeanBets.from_flat(state["mean"])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"it is damaged ({error!r})") from error
         return cls(clause, labels, against, mean, heaviest, units, broken_at, kept_at)
@@ -138,25 +137,6 @@ class ClauseEvidence:
 
 def _text(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)  # JSON knows no infinity
-
-
-def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """The units of a bet: labels, or the means of labels of one group, which may be dependent.
-
-    Returns numbers in the range of the given ones, and the weight of each, which is known before any outcome.
-    """
-    if not groups.any():
-        return numbers, weights
-    lone = np.flatnonzero(groups == 0)
-    names = groups.copy()
-    names[lone] = -1 - np.arange(len(lone))
-    _, first, place, count = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
-    order = np.argsort(first, kind="stable")
-    bound = np.zeros(len(count))
-    np.maximum.at(bound, place, weights)
-    mean = np.bincount(place, weights * numbers) / count / np.maximum(bound, 1e-300)
-    # A mean of many equal numbers may round to a little beyond them, and no bet could take it.
-    return mean[order].clip(numbers.min(), numbers.max()), bound[order]
 
 
 def for_all(sums: Sums, rows: Labelled) -> Floats:

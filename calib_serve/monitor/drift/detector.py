@@ -48,11 +48,17 @@ _MOST_BINS = 1000
 _MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
 
 
+@dataclass(frozen=True)
 class _Shifted:
-    """Base of the bins and classes that an alarm names."""
+    """What an alarm names, by its labels since the change: their number, mean confidence and accuracy.
 
+    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    """
+
+    count: int
     confidence: float
     accuracy: float
+    log_evidence: float
 
     @property
     def gap(self) -> float:
@@ -60,63 +66,30 @@ class _Shifted:
         return self.confidence - self.accuracy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShiftedBin(_Shifted):
-    """A bin that an alarm names, and its labels since the change.
-
-    Args:
-        bin: Index of the bin.
-        low: Lower end of its confidences, which it does not hold.
-        high: Upper end, which it holds.
-        count: Number of labels.
-        confidence: Mean confidence.
-        accuracy: Share of right predictions.
-        log_evidence: How strongly it speaks against being calibrated, in nats.
-    """
+    """A bin, of confidences in (``low``, ``high``]."""
 
     bin: int
     low: float
     high: float
-    count: int
-    confidence: float
-    accuracy: float
-    log_evidence: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShiftedClass(_Shifted):
-    """A predicted class that an alarm names, and its labels since the change.
-
-    Args:
-        predicted: Class id; None for all classes together that came after the first fifteen.
-        count: Number of labels.
-        confidence: Mean confidence.
-        accuracy: Share of right predictions.
-        log_evidence: How strongly it speaks against being calibrated, in nats.
-    """
+    """A predicted class; None for all classes together that came after the first fifteen."""
 
     predicted: int | None
-    count: int
-    confidence: float
-    accuracy: float
-    log_evidence: float
 
 
 @dataclass(frozen=True)
 class Alarm:
     """The detector crossed its threshold.
 
-    Args:
-        label: Number of the label (1, 2, ... since the detector was made; those left out have none).
-        time: Prediction time of that label, in seconds since 1970; NaN without times.
-        since_label: Number of the label at which the change began, by its estimate.
-        since_time: Prediction time of that one, in seconds since 1970; NaN without times.
-        direction: "overconfident", "underconfident", or "mixed" where bins or classes have both.
-        bins: Bins of confidence that have changed.
-        gap: Mean confidence minus accuracy since then.
-        evidence: The statistic, in labels.
-        threshold: The threshold that it crossed, in labels.
-        classes: Predicted classes that have changed; empty where none is known, or none speaks.
+    ``label`` is the number of the label (1, 2, ... since the detector was made; those left out have none),
+    ``time`` that of its prediction in seconds since 1970, NaN without times. At ``since_label`` and
+    ``since_time`` the change began, by its estimate; ``gap`` is mean confidence minus accuracy since then.
+    ``direction`` is "mixed" where bins or classes have both. ``evidence`` and ``threshold`` are in labels.
     """
 
     label: int
@@ -136,7 +109,7 @@ def _shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
     evidence = bets.evidence(at)
     bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
     return tuple(
-        ShiftedBin(b, bounds[b], bounds[b + 1], *_seen(bets, at, b), float(evidence[b]))
+        ShiftedBin(*_seen(bets, at, b), float(evidence[b]), bin=b, low=bounds[b], high=bounds[b + 1])
         for b in _speaking(evidence, least=min(_SPEAKS, float(evidence.max())))
     )
 
@@ -147,7 +120,9 @@ def _shifted_classes(bets: PartBets, at: int, classes: Sequence[int]) -> tuple[S
         return ()
     evidence = bets.evidence(at)
     return tuple(
-        ShiftedClass(classes[k] if k < len(classes) else None, *_seen(bets, at, k), float(evidence[k]))
+        ShiftedClass(
+            *_seen(bets, at, k), float(evidence[k]), predicted=classes[k] if k < len(classes) else None
+        )
         for k in _speaking(evidence, least=_SPEAKS)
     )
 

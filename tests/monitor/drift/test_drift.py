@@ -1,5 +1,6 @@
 """The detector keeps its promised run length, finds what changed, and survives being moved."""
 
+import json
 import math
 
 import numpy as np
@@ -159,3 +160,15 @@ def test_the_surest_of_wrong_predictions_are_heard_at_once_and_overflow_nothing(
 def test_a_spoilt_state_is_refused(spoilt):
     with pytest.raises(InputError):
         Detector.restore(spoilt)
+
+
+def test_a_state_of_another_format_or_of_impossible_counts_is_refused():
+    detector = Detector(arl=1000, tolerance=0.02, bins=5, block=3)
+    detector.update([0.9] * 7, [1] * 7, group=[0, 0, 0, 5, 5, 6, 0])
+    head, _, body = detector.state().partition(b"\n")
+    for wrong in (
+        {"format": 0}, {"format": "x"}, {"groups": -1}, {"groups": 4097}, {"waiting": -1},
+        {"classes": list(range(16))}, {"options": [1, 0.02, 5, 3]}, {"labels": "x"},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="detector"):
+            Detector.restore(json.dumps(json.loads(head) | wrong).encode() + b"\n" + body)
