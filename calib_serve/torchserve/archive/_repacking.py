@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,6 +47,7 @@ from calib_serve.torchserve.archive._contents import (
     with_section,
 )
 from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
+from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._handler import INFERENCE
 from calib_serve.torchserve.seam._requests import Request, alternatives
 from calib_serve.torchserve.seam._trial import SECONDS, run_trial
@@ -164,14 +165,9 @@ def _calibrated(
         at_once = _number(old, config, "batchSize")
         seam = find_seam(
             found.folder,
-            requests=samples[0] if samples else (),
-            others=samples[1:],
+            Known(place, output, kind, fitted.classes, fitted.is_multilabel),
+            samples,
             input_shape=known.input_shape,
-            classes=fitted.classes,
-            several=fitted.is_multilabel,
-            seam=place,
-            output=output,
-            kind=kind,
             batch_size=at_once,
             seconds=asked.probe_timeout,
         )
@@ -389,40 +385,25 @@ def some_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
 
 def find_seam(
     folder: Path,
+    known: Known,
+    samples: Sequence[Sequence[Request]],
     *,
-    requests: Sequence[Request] = (),
-    others: Sequence[Sequence[Request]] = (),
-    input_shape: tuple[int | None, ...] | None = None,
-    classes: int | None = None,
-    several: bool | None = None,
-    seam: str | None = None,
-    output: str | None = None,
-    kind: Outputs | None = None,
+    input_shape: Sequence[int | None] | None = None,
     batch_size: int = 1,
     seconds: float = SECONDS,
 ) -> Seam:
     """Find the seam of the archive unpacked in ``folder``, by asking its handler in a process.
 
-    ``requests``: one sample in the forms that it may be sent in (default: made-up arrays of
-    ``input_shape``), ``others``: more samples in the same forms. ``several``:
-    whether any number of ``classes`` may be true; that, ``seam``, ``output`` and ``kind``: where they are
-    known; ``seconds`` that an answer may take. Raises ModelError, which says what was tried.
+    ``samples``, each in the same forms that it may be sent in; without any, arrays of ``input_shape`` are
+    made up. ``seconds`` that an answer may take. Raises ModelError, which says what was tried.
     """
-    job = {
-        "requests": [request.as_dict() for request in requests],
-        "others": [[request.as_dict() for request in forms] for forms in others],
-        "shape": None if input_shape is None else [-1 if size is None else size for size in input_shape],
-        "classes": classes,
-        "several": several,
-        "seam": seam,
-        "output": output,
-        "outputs": kind,
-        "batch_size": batch_size,
-    }
+    first, *others = [[request.as_dict() for request in forms] for forms in samples] or [[]]
+    shape = None if input_shape is None else [-1 if size is None else size for size in input_shape]
+    job = {**asdict(known), "requests": first, "others": others, "shape": shape, "batch_size": batch_size}
     found = run_trial(folder, "look", job, seconds=seconds)
     rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
     shown, measured = Readings.from_dict(found.pop("shown")), found.pop("kind")
-    return Seam(kind=kind or measured, rows=rows, batched=batched, shown=shown, **found)
+    return Seam(kind=known.outputs or measured, rows=rows, batched=batched, shown=shown, **found)
 
 
 def _check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
