@@ -18,7 +18,7 @@ from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import LABELS, Outputs, Scores
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
-from calib_serve.torchserve.archive._repacking import (
+from calib_serve.torchserve.asking import (
     ForeignArchive,
     Seam,
     collected,
