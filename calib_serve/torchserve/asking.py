@@ -1,4 +1,4 @@
-"""A foreign archive, unpacked, whose handler is asked in a process of its own: its seam and the scores there."""
+"""A foreign archive whose handler is asked in a process of its own: its seam, and the scores there."""
 
 from __future__ import annotations
 

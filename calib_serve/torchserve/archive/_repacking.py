@@ -107,12 +107,10 @@ def pack_around(
         config_name = str(old.model.get("configFile") or free)
         with old.contents() as kept, staged(out, force=force) as stage:
             kept.pop(config_name, None)
-            added = _added(found, fitted, seam)
-            if lost := [one for one in added if one in kept]:
-                raise FuseError(f"{source} has a file {lost[0]} already, which would be lost; rename it")
+            files = {**kept, config_name: with_section(config, section.as_dict())}
             written = write_archive(
                 stage / target.name,
-                {**kept, **added, config_name: with_section(config, section.as_dict())},
+                {**files, **_added(found, fitted, seam, kept)},
                 name=name,
                 version=version,
                 manifest=old.manifest,
@@ -201,16 +199,19 @@ def _proof(archive: Archive, artifact: Artifact, asked: AroundOptions) -> Agains
     return required_proof(replace(artifact, kept=None), archive.digest, archive.path, asked, inputs)
 
 
-def _added(found: ForeignArchive, fitted: Artifact, seam: Seam | None) -> dict[str, Content]:
-    """The files of ours in an archive around somebody else's handler."""
-    tried = (
-        {} if seam is None else {TRIAL: seam.as_request(), SHOWN: json.dumps(seam.shown.as_dict()).encode()}
-    )
-    return {
+def _added(
+    found: ForeignArchive, fitted: Artifact, seam: Seam | None, kept: Mapping[str, Content]
+) -> dict[str, Content]:
+    """The files of ours around somebody else's handler; FuseError where they take the place of one kept."""
+    added: dict[str, Content] = {
         **artifact_files(fitted, found.folder.parent, name=_ARTIFACT),
-        **tried,
         _ENTRY: shipped(f"handlers/{_ENTRY}"),
     }
+    if seam is not None:
+        added |= {TRIAL: seam.as_request(), SHOWN: json.dumps(seam.shown.as_dict()).encode()}
+    if lost := [name for name in added if name in kept]:
+        raise FuseError(f"{found.archive.path} has a file {lost[0]} already, which would be lost; rename it")
+    return added
 
 
 def _config(old: Archive, asked: AroundOptions) -> dict[str, Any]:
