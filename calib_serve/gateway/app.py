@@ -40,7 +40,7 @@ from calib_serve.gateway.http import (
     forwarded,
     target_of,
 )
-from calib_serve.gateway.inference import Exchange, of_another_body, why_not
+from calib_serve.gateway.inference import Inference, of_another_body, why_not
 from calib_serve.gateway.rest import UNCALIBRATED, Route, check_reads, read_route
 from calib_serve.gateway.tags import REASONS, TagReader
 from calib_serve.gateway.upstream import HttpUpstream, stream_through
@@ -164,19 +164,19 @@ class Gateway:
 
     async def _infer(self, route: Route, output: str, scope: Scope, receive: Receive, send: Send) -> None:
         tag, headers = self._tags.read(scope["headers"], route.model)
-        exchange = Exchange(self._calibrations, self._counts, route, output, tag, self._waiting.most)
+        inference = Inference(self._calibrations, self._counts, route, output, tag, self._waiting.most)
         with self._waiting.body() as body:
             async for chunk in body_chunks(receive):
                 body.add(chunk)
             raw = body.whole()
-            sent, headers = await self._off_the_loop(exchange.ask, raw, headers)
+            sent, headers = await self._off_the_loop(inference.ask, raw, headers)
             if sent is not raw:
                 body.hold(len(sent))
             async with self._upstream.request("POST", target_of(scope), headers, sent, whole=True) as answer:
                 content = await answer.read()
         given = forwarded(answer.raw_headers, b"date")
         if answer.status == 200:
-            content, given = await self._off_the_loop(exchange.reply, content, given)
+            content, given = await self._off_the_loop(inference.reply, content, given)
         await answer_with(send, answer.status, given, content)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:

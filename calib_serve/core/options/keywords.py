@@ -36,14 +36,13 @@ class GraphKeywords(TypedDict, total=False):
 
 class PackedKeywords(TypedDict, total=False):
     against: Any
-    extra: Sequence[str | Path]
+    batch_size: int | None
     flush_seconds: float
-    last_linear: str | None
     outputs: Kind | None
-    standalone: bool
     threshold: float
     unproven: bool
     version: str | None
+    workers: int | None
 
 
 class ScoresKeywords(TypedDict, total=False):
@@ -196,24 +195,20 @@ class TritonKeywords(GraphKeywords, total=False):
 
 class PackKeywords(PackedKeywords, total=False):
     abstain_below: float | None
-    allow_cpu_fallback: bool
-    handler: str | Path | None
     input_shape: Sequence[int | None] | None
     inputs: Any
+    last_linear: str | None
     max_pixels: int
     probabilities: bool
     shadow: Any
     threads: int | None
     top: int
-    weights: str | Path | None
 
 
 class AroundKeywords(PackedKeywords, ArchiveKeywords, total=False):
-    probe: str | Path | None
     probe_data: str | None
     receipts: Literal["header", "body"]
     untried: bool
-    workers: int | None
 
 
 class FeedbackKeywords(TypedDict, total=False):
@@ -221,7 +216,6 @@ class FeedbackKeywords(TypedDict, total=False):
     block: int | None
     flush_seconds: float
     maturity: str | None
-    standalone: bool
     tolerance: float | None
     ttl_days: float
 
@@ -297,7 +291,6 @@ class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
     ledger: str | None
     log_format: Literal["text", "json"]
     output: Sequence[str]
-    samples: str | None
     scores: Sequence[str]
     shadow: Sequence[str]
     timeout: float
@@ -310,11 +303,9 @@ class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
 class ServeKeywords(TypedDict, total=False):
     folder: str | Path
     keyring: str | Path | None
-    label_budget: Any
     ledger: str | Path | None
     properties: str | Path | None
-    sample_rate: float
-    samples: Any
+    samples: str | Path | None
 
 
 class MethodKeywords(TypedDict, total=False):
