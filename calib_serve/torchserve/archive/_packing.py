@@ -268,8 +268,8 @@ def same_model(one: str | Path, other: str | Path) -> bool:
     Of a wrapped handler that names no model file, by those of all files but our own.
 
     Args:
-        one: File or folder of an archive.
-        other: File or folder of another one.
+        one: An archive.
+        other: Another one.
     """
     return _model(Path(one)) == _model(Path(other))
 
