@@ -18,8 +18,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from calib_serve.core.files import shipped
 from calib_serve.torchserve.archive._archive import read_archive
-from calib_serve.torchserve.archive._contents import shipped
 
 warnings.simplefilter("ignore")  # TorchServe's own
 
