@@ -117,7 +117,6 @@ class Seam:
     form: int
     bare: bool
     handler: str
-    places: Sequence[str]
     shown: Readings
     class_names: Mapping[str, Any] | None = None
 

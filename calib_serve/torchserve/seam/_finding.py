@@ -126,7 +126,6 @@ def look(
         "form": chosen,
         "bare": bare,
         "handler": (handler.module.__name__ if handler.is_function else type(handler.subject).__name__),
-        "places": list(recorders),
         "class_names": mapping,
         "shown": found.shown.as_dict(),
     }
