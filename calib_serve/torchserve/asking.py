@@ -157,7 +157,8 @@ def find_seam(
     """
     first, *others = [[request.as_dict() for request in forms] for forms in samples] or [[]]
     shape = None if input_shape is None else [-1 if size is None else size for size in input_shape]
-    job = {**asdict(known), "requests": first, "others": others, "shape": shape, "batch_size": batch_size}
+    asked = {"requests": first, "others": others, "shape": shape, "batch_size": batch_size}
+    job = {"known": asdict(known), **asked}
     found = run_trial(folder, "look", job, seconds=seconds)
     rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
     shown, measured = Readings.from_dict(found.pop("shown")), found.pop("kind")

@@ -22,8 +22,7 @@ from PIL import Image
 
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import sigmoid, softmax
-from calib_serve.torchserve.seam import _trial_worker
-from calib_serve.torchserve.seam._finding import look
+from calib_serve.torchserve.seam import _finding, _trial_worker
 from calib_serve.torchserve.seam._requests import Request, made_up
 from calib_serve.torchserve.seam._trial_worker import answer, collect
 
@@ -70,6 +69,13 @@ class Mine:
 """
 
 _numbers = itertools.count()
+
+
+def look(folder: Path, **told: Any) -> dict[str, Any]:
+    known = {
+        name: told.pop(name) for name in ("seam", "output", "outputs", "classes", "several") if name in told
+    }
+    return _finding.look(folder, known=known, **told)
 
 
 def handler(body: str, returns: str = "z") -> str:

@@ -77,15 +77,15 @@ def look(
     shape: Sequence[int] | None = None,
     batch_size: int = 1,
     progress: str,
-    **told: Any,
+    known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Find where the class scores pass, their kind, and what replies show of them, as for ``find_seam``.
 
-    ``told``: the fields of ``Known``. Raises ModelError where there is no place that the replies are made
+    ``known``: the fields of ``Known``. Raises ModelError where there is no place that the replies are made
     from, or more than one.
     """
-    known = Known(**told)
-    seam = known.seam
+    wanted = Known(**(known or {}))
+    seam = wanted.seam
     handler, recorders, ctx = recorded(folder, seam, batch_size)
     tick = Ticks(progress)
     tried = [Request.from_dict(held) for held in requests] or made_up(shape)
@@ -104,14 +104,14 @@ def look(
     # As TorchServe's own handlers read it from index_to_name.json.
     mapping = getattr(handler.subject, "mapping", None)
     mapping = mapping if isinstance(mapping, dict) else None
-    said = _Said(known, _names(mapping), [] if seam or DECLARED in recorders else called)
-    candidates, why = _candidates(recorders, known.classes, known.output)
+    said = _Said(wanted, _names(mapping), [] if seam or DECLARED in recorders else called)
+    candidates, why = _candidates(recorders, wanted.classes, wanted.output)
     if not seam and DECLARED not in recorders:
         late = "it is loaded with the first request, and not by initialize, as it has to be"
         why |= {name: late for name in places(handler) if name not in recorders}
     fitting, against = _fitting(candidates, answered, asked, said)
     found = _the_one(fitting, why | against)
-    place, batched, reason = _together(found, max(2, batch_size), known.output)
+    place, batched, reason = _together(found, max(2, batch_size), wanted.output)
     return {
         "place": place.name,
         "output": str(place.form),
