@@ -4,4 +4,4 @@ from calib_serve.torchserve.classifier import CalibratedClassifier
 
 
 class Handler(CalibratedClassifier):
-    """Override preprocess or postprocess here; see docs/torchserve.md."""
+    """Answers a packed model."""

@@ -41,7 +41,7 @@ class _What:
     model: str | None = None
     """A .pt2, ONNX or TorchScript file."""
     from_: Path | None = None
-    """An archive that is served already (.mar, folder), to be calibrated as it is."""
+    """An archive that is served already, to be calibrated as it is."""
     feedback: bool = False
     """Pack the model that labels are sent to, instead."""
     artifact: Path | None = None

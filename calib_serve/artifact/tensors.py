@@ -1,6 +1,6 @@
 """safetensors: by its library where that is installed, else read by hand.
 
-The worker of a standalone archive runs without the library and only reads; writing needs it.
+A worker may run without the library, and only reads; writing needs it.
 """
 
 from __future__ import annotations

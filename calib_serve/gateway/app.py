@@ -10,7 +10,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -40,7 +40,7 @@ from calib_serve.gateway.http import (
     forwarded,
     target_of,
 )
-from calib_serve.gateway.inference import Exchange, of_another_body, why_not
+from calib_serve.gateway.inference import Inference, of_another_body, why_not
 from calib_serve.gateway.rest import UNCALIBRATED, Route, check_reads, read_route
 from calib_serve.gateway.tags import REASONS, TagReader
 from calib_serve.gateway.upstream import HttpUpstream, stream_through
@@ -165,19 +165,19 @@ class Gateway:
 
     async def _infer(self, route: Route, output: str, scope: Scope, receive: Receive, send: Send) -> None:
         tag, headers = self._tags.read(scope["headers"], route.model)
-        exchange = Exchange(self._calibrations, self._counts, route, output, tag, self._waiting.most)
+        inference = Inference(self._calibrations, self._counts, route, output, tag, self._waiting.most)
         with self._waiting.body() as body:
             async for chunk in body_chunks(receive):
                 body.add(chunk)
             raw = body.whole()
-            sent, headers = await self._off_the_loop(exchange.ask, raw, headers)
+            sent, headers = await self._off_the_loop(inference.ask, raw, headers)
             if sent is not raw:
                 body.hold(len(sent))
             async with self._upstream.request("POST", target_of(scope), headers, sent, whole=True) as answer:
                 content = await answer.read()
         given = forwarded(answer.raw_headers, b"date")
         if answer.status == 200:
-            content, given = await self._off_the_loop(exchange.reply, content, given)
+            content, given = await self._off_the_loop(inference.reply, content, given)
         await answer_with(send, answer.status, given, content)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -313,37 +313,22 @@ def of_watch_elsewhere(watch: HttpUpstream, registry: CollectorRegistry, guard: 
     return guard.around(answer)
 
 
-@dataclass(frozen=True)
-class Named:
-    """Values of ``option`` by model, and one for all others, under "".
+def by_model(texts: Sequence[str], option: str, models: Sequence[str]) -> dict[str, str]:
+    """Read VALUE, for every model, and MODEL=VALUE of an option; InputError for another model, or one twice.
 
-    >>> Named.read(["logits", "digits=scores"], "--output").of("digits")
-    'scores'
+    >>> by_model(["logits", "digits=scores"], "--output", ["digits", "letters"])
+    {'digits': 'scores', 'letters': 'logits'}
     """
-
-    option: str
-    by_model: Mapping[str, str]
-
-    @classmethod
-    def read(cls, texts: Sequence[str], option: str) -> Named:
-        """Read VALUE and MODEL=VALUE; InputError where a model is there twice."""
-        found: dict[str, str] = {}
-        for text in texts:
-            model, _, value = text.rpartition("=")
-            if not value or model in found:
-                raise InputError(f"{option} is VALUE or MODEL=VALUE, once each; got {text!r}")
-            found[model] = value
-        return cls(option, found)
-
-    def of(self, model: str) -> str | None:
-        """The value for a model, None where there is none."""
-        return self.by_model.get(model, self.by_model.get(""))
-
-    def check(self, models: Sequence[str]) -> None:
-        """Raise InputError where a value is for a model that is not among ``models``."""
-        for model in self.by_model:
-            if model and model not in models:
-                raise InputError(f"{self.option} names {model!r}, which is none of the models given")
+    found: dict[str, str] = {}
+    for text in texts:
+        model, _, value = text.rpartition("=")
+        if not value or model in found:
+            raise InputError(f"{option} is VALUE or MODEL=VALUE, once each; got {text!r}")
+        if model and model not in models:
+            raise InputError(f"{option} names {model!r}, which is none of the models given")
+        found[model] = value
+    every = {} if "" not in found else dict.fromkeys(models, found.pop(""))
+    return {**every, **found}
 
 
 @contextlib.contextmanager
@@ -375,10 +360,9 @@ def open_gateway(
     """
     check_keywords(keywords, [field.name for field in fields(GatewayOptions)], open_gateway)
     options = GatewayOptions(**dict[str, Any](keywords)) if options is None else changed(options, keywords)
-    output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
-    shadow = Named.read(options.shadow, "--shadow")
-    for named in (output, scores, shadow):
-        named.check([model for model, _ in models])
+    names = [model for model, _ in models]
+    output, scores = by_model(options.output, "--output", names), by_model(options.scores, "--scores", names)
+    shadow = by_model(options.shadow, "--shadow", names)
     tokens, hosts = tokens_and_hosts(options, tokens, hosts)
     grpc_tls = None if options.grpc_port is None else _pair(options.tls_cert, options.tls_key)
     token = read_token(options.watch_token_file) if options.watch_token_file else ""
@@ -400,10 +384,10 @@ def open_gateway(
         opened.callback(Reporter.close_all, reporters)
         for (model, version), of in models.items():
             what = of if isinstance(of, (Artifact, int)) else Artifact.load(of)
-            name, kind = output.of(model), _kind(what, scores.of(model), model)
+            name, kind = output.get(model), _kind(what, scores.get(model), model)
             if name is None:
                 raise InputError(f"say with --output which output of {model} holds its scores")
-            beside = None if (folder := shadow.of(model)) is None else Artifact.load(folder)
+            beside = None if (folder := shadow.get(model)) is None else Artifact.load(folder)
             if beside is not None:
                 beside.check_takes(kind, f"the scores of {model}, in whose shadow it runs")
             reporter = Reporter(

@@ -149,9 +149,9 @@ class GrpcGateway:
         try:
             request = _read_infer(raw, headers)
             model, version = request.model_name, request.model_version
-            output = self._calibrations.output_of(model)
-            if output is None:
+            if (calibrated := self._calibrations.output_of(model)) is None:
                 return await self._call(method, raw, context, metadata)
+            output = calibrated
             said, kept = self._tags.read(headers, model)
             ask = _asked(raw, request, output, self._calibrations.added_to(model))
         except InputError as error:

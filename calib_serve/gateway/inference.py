@@ -36,7 +36,7 @@ _NOT_KEPT = (b"cache-control", b"no-store")
 
 
 @dataclass
-class Exchange:
+class Inference:
     """An inference of a model with a calibrated ``output``; at most ``most`` bytes of its body are read.
 
     ``ask`` makes the server's request, and then ``reply`` the client's reply; each may run in a thread.

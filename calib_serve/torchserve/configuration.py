@@ -95,7 +95,8 @@ def adjusted(
 
 def _refuse(found: Mapping[str, str], metrics: Path | None) -> None:
     """Raise ServerError for settings, or a metrics file, by which nothing would be counted."""
-    if metrics is not None and (lacking := undeclared(metrics)):
+    detects = is_true(found.get("model_metrics_auto_detect"))
+    if metrics is not None and not detects and (lacking := undeclared(metrics)):
         raise ServerError(
             f"metrics_config={metrics} lacks {len(lacking)} of the series that are counted, such as"
             f" {lacking[0]}: add what this prints, or leave the line out:"

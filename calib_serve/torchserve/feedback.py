@@ -73,7 +73,7 @@ class CalibrationFeedback(WorkerHandler):
             "version": str(ctx.manifest["model"]["modelVersion"]),
         }
         section = dict((ctx.model_yaml_config or {}).get(SECTION, {}))
-        listed, options = section.pop("models", []), FeedbackOptions()
+        listed = section.pop("models", [])
         try:  # an unknown option, such as a typo, is refused
             options = FeedbackOptions(**section)
         except (TypeError, ValueError, InputError) as error:

@@ -18,7 +18,7 @@ from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import LABELS, Outputs, Scores
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
-from calib_serve.torchserve.archive._repacking import (
+from calib_serve.torchserve.asking import (
     ForeignArchive,
     Seam,
     collected,
@@ -26,6 +26,7 @@ from calib_serve.torchserve.archive._repacking import (
     some_requests,
     unpacked,
 )
+from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._refutation import place_name
 from calib_serve.torchserve.seam._requests import Request, alternatives
 from calib_serve.torchserve.shown import Readings
@@ -189,19 +190,20 @@ def _seam_with(
     asked: ArchiveOptions,
 ) -> tuple[Seam, int]:
     """Find the seam with some of the samples; return it and the number to ask at once."""
-    known = found.options or (ModelFacts() if calibration is None else calibration.model)
+    facts = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = asked.batch_size or found.batch_size
-    first, *others = some_requests(data)
+    known = Known(
+        asked.place or facts.seam,
+        facts.output if asked.output is None else asked.output,
+        asked.outputs or (facts.outputs if facts.seam else None),
+        None if calibration is None else calibration.classes,
+        None if calibration is None else calibration.is_multilabel,
+    )
     try:
         where = find_seam(
             found.folder,
-            requests=first,
-            others=others,
-            classes=None if calibration is None else calibration.classes,
-            several=None if calibration is None else calibration.is_multilabel,
-            seam=asked.place or known.seam,
-            output=known.output if asked.output is None else asked.output,
-            kind=asked.outputs or (known.outputs if known.seam else None),
+            known,
+            some_requests(data),
             batch_size=max(wanted, found.batch_size),
             seconds=asked.probe_timeout,
         )
@@ -291,10 +293,8 @@ def look_at_archive(
     with unpacked(archive) as found:
         where = find_seam(
             found.folder,
-            requests=() if probe is None else alternatives(Path(probe)),
-            seam=asked.place,
-            output=asked.output,
-            kind=asked.outputs,
+            Known(asked.place, asked.output, asked.outputs),
+            [] if probe is None else [alternatives(Path(probe))],
             batch_size=asked.batch_size or 2,
             seconds=asked.probe_timeout,
         )

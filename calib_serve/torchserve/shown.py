@@ -148,14 +148,10 @@ class LabelReading:
 
 @dataclass(frozen=True)
 class Readings:
-    """The places of a reply that show numbers of its row, and those that name a class.
+    """The places of a reply that show numbers of its row, mappings from classes to numbers, and labels.
 
-    Args:
-        numbers: Readings of numbers.
-        keys: Readings of mappings from classes to numbers.
-        labels: Readings of labels.
-        half: Whether scores have the three digits of a float of 16 bits.
-        each: Path of the list that has an item for each row of a request; None: there is none.
+    ``half``: whether scores have the three digits of a float of 16 bits. ``each``: path of the list that has
+    an item for each row of a request; None: there is none.
     """
 
     numbers: tuple[NumberReading, ...] = ()
@@ -165,12 +161,7 @@ class Readings:
     each: Path | None = None
 
     def compare(self, reply: Any, *rows: Floats) -> Match:
-        """Compare the reply to one request with the row that it is to be of, or all rows, a part of it each.
-
-        Args:
-            reply: As a handler gives it: JSON, its text, or what becomes of it.
-            *rows: Probabilities (K,) of each row.
-        """
+        """Compare the reply to one request with the probabilities (K,) of its row, or of all, a part each."""
         parts = self._parts(as_json(reply), len(rows))
         if parts is None:
             return Match("rows")
@@ -237,11 +228,8 @@ def read_shown(
 ) -> Readings:
     """Find what replies show of the probabilities that they were made from.
 
-    Args:
-        asked: Replies as parsed JSON, each with its row's probabilities (K,): of several classes as the
-            likeliest, sure and unsure.
-        names: Names of the classes, where they are known.
-        half: Whether the scores have the three digits of a float of 16 bits.
+    ``asked``: replies as parsed JSON, each with its row's probabilities (K,): of several classes as the
+    likeliest, sure and unsure. ``names`` of the classes, where they are known.
     """
     close = CLOSE_OF_HALVES if half else CLOSE
     paths = list(dict.fromkeys(path for reply, p in asked for path in _paths(reply, len(p))))
@@ -273,10 +261,8 @@ def _list_of_rows(paths: Sequence[Path], replies: Sequence[Any]) -> Path | None:
 def chosen_rows(classes: int, likely: Sequence[int] = (), *, of_labels: bool = False) -> list[Floats]:
     """Choose probabilities (K,) for a trial: some classes as the likeliest, sure twice, and unsure.
 
-    Args:
-        classes: Number of classes, K; 2 or more.
-        likely: Classes to be among them, such as those that requests have.
-        of_labels: Whether each class is a label of its own, so that they need not sum to 1.
+    ``likely``: classes to be among them. ``of_labels``: each class is a label of its own, so that they need
+    not sum to 1.
     """
     spread = np.linspace(0, classes - 1, min(classes, _MOST_CLASSES)).round().astype(int).tolist()
     some = list(dict.fromkeys([*likely, *spread]))[:_MOST_CLASSES]

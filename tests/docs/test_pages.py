@@ -32,8 +32,6 @@ from real_servers import needed
 from terminal import Terminal, http_ok, http_text
 
 from calib_serve import load_artifact, load_model
-from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece
 from calib_serve.models import calibrated_probs
 from calib_serve.scores import softmax
@@ -84,21 +82,9 @@ def image(t: Terminal) -> np.ndarray:
     return pixels
 
 
-def a_model_of_letters(t: Terminal) -> None:
-    """A model of 26 letter counts, calibrated, and the handler that the page shows."""
-    import torch
-
+def a_picture_and_a_checkout(t: Terminal) -> None:
     image(t)
-    network = torch.nn.Linear(26, 2)
-    batch = ({0: torch.export.Dim("n")},)
-    program = torch.export.export(network, (torch.zeros(2, 26),), dynamic_shapes=batch)
-    torch.export.save(program, t.folder / "net.pt2")
-    rng = np.random.default_rng(0)
-    fit_temperature(Samples.of(3 * rng.standard_normal((500, 2)), rng.integers(0, 2, 500))).save(
-        t.folder / "fitted"
-    )
     t.copy("config.properties", "handlers")
-    shutil.copy(ROOT / "examples" / "own_handler.py", t.folder)
 
 
 def a_text_classifier(t: Terminal) -> None:
@@ -151,7 +137,7 @@ def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
 
 
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
-    "docs/torchserve.md": a_model_of_letters,
+    "docs/torchserve.md": a_picture_and_a_checkout,
     "docs/data.md": a_text_classifier,
     "docs/servers.md": a_linear_model,
 }

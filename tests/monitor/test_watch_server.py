@@ -40,8 +40,3 @@ def test_it_stops_cleanly_also_where_the_shell_had_it_ignore_sigint(make_server,
     assert counted(server) == 3
 
 
-def write_tokens(folder):
-    path = folder / "tokens"
-    path.write_text("0123456789abcdef\n")
-    path.chmod(0o600)
-    return path

@@ -69,15 +69,13 @@ class Named(BaseHandler):
 class Foreign:
     """One archive: its handler's source or a name of TorchServe's, its model, and what should come of it.
 
-    ``refused``: a pattern of why it cannot be calibrated; "" where it can. ``shows``: the reply holds the
-    confidence.
+    ``shows``: the reply holds the confidence.
     """
 
     handler: str
     returns: str = "z"
     out: int = CLASSES
     model: str = "eager"
-    refused: str = ""
     shows: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     config: str = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 50\n"
@@ -131,9 +129,6 @@ def inference(self, data):
 def postprocess(self, outputs):
     return [str(k) for k in outputs.tolist()]
 """), shows=False),
-    "ids_from_the_model": Foreign(
-        own(AS_IT_IS), returns="z.argmax(1)", refused="class ids or other whole numbers"
-    ),
     "rows": Foreign(own("""
 def inference(self, data):
     return [row for row in self.model(data)]
@@ -151,7 +146,6 @@ def postprocess(self, outputs):
     "one_logit": Foreign(
         own("def postprocess(self, outputs):\n    return torch.sigmoid(outputs[:, 0]).tolist()"), out=1
     ),
-    "sigmoid": Foreign(own(AS_IT_IS), returns="torch.sigmoid(z)", refused="multi-label"),
     "own_handle": Foreign(own("""
 def handle(self, data, context):
     with torch.no_grad():
@@ -164,18 +158,6 @@ def handle(self, data, context):
         outputs = self.model.forward(rows(data))
     return torch.softmax(outputs, 1).tolist()
 """)),
-    "two_paths": Foreign(own("""
-def inference(self, data):
-    self.kept = torch.softmax(self.net(data), 1)
-    return self.net(data)
-
-def initialize(self, context):
-    super().initialize(context)
-    self.net = self.model
-
-def postprocess(self, outputs):
-    return self.kept.tolist()
-"""), refused="makes it in another place"),
     "without_base": Foreign(own("""
 def initialize(self, context):
     folder = context.system_properties["model_dir"]
@@ -235,62 +217,6 @@ def handle(self, data, context):
         x = rows(data)
         return torch.softmax(self.average([self.model(x), self.second(x)]), 1).tolist()
 """), options={"seam": "average"}),
-    "average_in_handle": Foreign(own("""
-def initialize(self, context):
-    super().initialize(context)
-    self.second = self.model.layers[-1]
-
-def handle(self, data, context):
-    with torch.no_grad():
-        x = rows(data)
-        other = self.second(self.model.layers[0](x))
-        return torch.softmax((self.model(x) + other) / 2, 1).tolist()
-"""), refused="two requests with the same scores"),
-    "sorting": Foreign(own("""
-def preprocess(self, data):
-    x = rows(data)
-    self.order = torch.argsort(x.abs().sum(1), descending=True)
-    return x[self.order]
-
-def postprocess(self, outputs):
-    p = torch.softmax(outputs, 1)
-    return p[torch.argsort(self.order)].tolist()
-"""), refused="changes the order of its batch.*--batch-size 1"),
-    "own_temperature": Foreign(
-        own(SOFTMAX.replace("(outputs, 1)", "(outputs / 1.5, 1)")), refused="a temperature of its own"
-    ),
-    "some_classes": Foreign(
-        own(SOFTMAX.replace("(outputs, 1)", "(outputs[:, :4], 1)")),
-        refused="some of the classes|shows nothing",
-    ),
-    "windows": Foreign(own("""
-def handle(self, data, context):
-    x = rows(data)
-    with torch.no_grad():
-        p = [torch.softmax(self.model(torch.stack([row, row + 1, row - 1])), 1).mean(0) for row in x]
-    return [one.tolist() for one in p]
-"""), refused="3 rows of scores pass .*windows"),
-    "padding": Foreign(own("""
-def preprocess(self, data):
-    x = rows(data)
-    self.n = len(x)
-    return torch.cat([x, torch.zeros(8 - len(x), x.shape[1])])
-
-def postprocess(self, outputs):
-    return torch.softmax(outputs[: self.n], 1).tolist()
-"""), refused="8 rows of scores pass .*padding"),
-    "streaming": Foreign(own("""
-def handle(self, data, context):
-    from ts.handler_utils.utils import send_intermediate_predict_response
-    send_intermediate_predict_response(["..."], context.request_ids, "part", 200, context)
-    with torch.no_grad():
-        return torch.softmax(self.model(rows(data)), 1).tolist()
-"""), refused="streams parts of its replies"),
-    "stuck": Foreign(own("""
-def postprocess(self, outputs):
-    import queue
-    queue.Queue().get()
-"""), refused="did not answer within 2 s", options={"probe_timeout": 2.0}),
     "micro_batching": Foreign(own("""
 def __init__(self):
     super().__init__()
@@ -307,7 +233,6 @@ def postprocess(self, outputs):
     return torch.softmax(outputs, 1).tolist()
 """), model="torchscript"),
     "image_classifier": Foreign("image_classifier", model="pictures"),
-    "image_segmenter": Foreign("image_segmenter", model="torchscript", refused="is no classifier"),
 }  # fmt: skip
 
 

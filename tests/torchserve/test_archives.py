@@ -14,6 +14,7 @@ from calib_serve.core.errors import FuseError, IntegrityError
 from calib_serve.core.files import shipped
 from calib_serve.torchserve import pack
 from calib_serve.torchserve.archive._archive import MANIFEST, read_archive, write_archive
+from calib_serve.torchserve.asking import unpacked
 from calib_serve.torchserve.metrics_file import metrics_file
 
 
@@ -65,6 +66,16 @@ def test_an_added_file_is_noticed(packed: Path) -> None:
 def test_names_that_a_server_or_a_path_could_trip_over_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(FuseError, match="letters"):
         write_archive(tmp_path / "x.mar", {}, name=name, version="1.0", handler="h.py")
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [("image_segmenter", "is no classifier"), ("", "names no handler"), ("gone.py", "does not carry it")],
+)
+def test_an_archive_without_a_classifiers_handler_is_refused(tmp_path: Path, handler: str, says: str) -> None:
+    path = write_archive(tmp_path / "x.mar", {}, name="x", version="1.0", handler=handler)
+    with pytest.raises(FuseError, match=says), unpacked(path):
+        pass
 
 
 def test_the_metrics_file_is_the_one_that_the_series_ask_for() -> None:

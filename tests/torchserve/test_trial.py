@@ -22,8 +22,7 @@ from PIL import Image
 
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import sigmoid, softmax
-from calib_serve.torchserve.seam import _trial_worker
-from calib_serve.torchserve.seam._finding import look
+from calib_serve.torchserve.seam import _finding, _trial_worker
 from calib_serve.torchserve.seam._requests import Request, made_up
 from calib_serve.torchserve.seam._trial_worker import answer, collect
 
@@ -70,6 +69,13 @@ class Mine:
 """
 
 _numbers = itertools.count()
+
+
+def look(folder: Path, **told: Any) -> dict[str, Any]:
+    known = {
+        name: told.pop(name) for name in ("seam", "output", "outputs", "classes", "several") if name in told
+    }
+    return _finding.look(folder, known=known, **told)
 
 
 def handler(body: str, returns: str = "z") -> str:
@@ -310,7 +316,6 @@ def test_the_place_and_the_kind_are_found_and_samples_sent_through_it_leave_thei
     told = {"kind": "logits", "columns": K, "output": "", "in_order": True, "form": 0}
     told |= {"class_names": {"0": "ash"}, "bare": False, "alone_because": ""}
     assert {key: found[key] for key in told | wanted} == told | wanted
-    assert found["place"] in found["places"]
     assert found["handler"] in ("Mine", *sys.modules)
     x = tried(found)
     assert x.shape == (4, D)
@@ -552,7 +557,7 @@ def test_rows_that_a_handler_declares_are_followed_and_labels_are_of_requests_wi
     some = [faces(x[0]), faces(x[1], x[2]), faces(x[3]), faces(), faces(x[4])]
     forms = [[one.as_dict()] for one in some]
     found = look(folder, requests=forms[0], others=forms[1:], batch_size=2, progress=progress)
-    assert (found["place"], found["places"], found["kind"]) == ("calibrated", ["calibrated"], "logits")
+    assert (found["place"], found["kind"]) == ("calibrated", "logits")
     np.testing.assert_allclose(found["rows"], x[[0, 3, 4]] @ W, atol=1e-5)
     assert not found["alone_because"]
     told = {key: found[key] for key in ("output", "kind", "columns", "bare", "form", "shown")}

@@ -54,7 +54,7 @@ def load_artifact(path: str | Path) -> Artifact:
     """Load an artifact, every hash checked.
 
     Args:
-        path: The artifact's folder, or a TorchServe archive of any form that holds it.
+        path: The artifact's folder, or a TorchServe archive that holds it.
 
     Raises:
         ArtifactError: For an artifact that cannot be used; ModelError for an archive that cannot be read.

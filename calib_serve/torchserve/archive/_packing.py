@@ -230,7 +230,10 @@ def pack_feedback(
     own = {name: value for name, value in vars(asked).items() if value is not None}
     section: dict[str, Any] = {"models": labelled_models(archives), **own}
     # One worker: one process owns the detectors. A short wait lets requests share a transaction.
-    files = {entry.name: entry, CONFIG: config_file(section, workers=1, batch_size=32)}
+    files: dict[str, Content] = {
+        entry.name: entry,
+        CONFIG: config_file(section, workers=1, batch_size=32),
+    }
     return write_archive(Path(out) / f"{name}.mar", files, name=name, version=version, handler=entry.name)
 
 
@@ -268,8 +271,8 @@ def same_model(one: str | Path, other: str | Path) -> bool:
     Of a wrapped handler that names no model file, by those of all files but our own.
 
     Args:
-        one: File or folder of an archive.
-        other: File or folder of another one.
+        one: An archive.
+        other: Another one.
     """
     return _model(Path(one)) == _model(Path(other))
 

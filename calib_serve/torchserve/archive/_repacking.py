@@ -6,9 +6,8 @@ Its handler is asked before and after, in a process of its own: the seam is foun
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,40 +16,40 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError, OptionError
-from calib_serve.core.files import sha256, shipped
+from calib_serve.core.files import shipped
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
-from calib_serve.fit import Progress, stage
 from calib_serve.fuse import Against, change_to_fitted, check_multilabel, required_proof
-from calib_serve.models import LabelledRequests, read_requests
-from calib_serve.scores import Outputs, class_count, same_format, to_logits
+from calib_serve.models import read_requests
+from calib_serve.scores import Outputs, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
-    HASHES,
-    MANIFEST,
     Archive,
     Content,
     new_file,
     read_archive,
-    scratch,
     staged,
     write_archive,
 )
 from calib_serve.torchserve.archive._contents import (
-    MAPPING,
     artifact_files,
-    artifact_of,
-    called,
     check_class_mapping,
-    is_calibrated,
-    listed_names,
     with_section,
 )
+from calib_serve.torchserve.asking import (
+    ForeignArchive,
+    Seam,
+    collected,
+    find_seam,
+    model_file,
+    number,
+    some_requests,
+    unpacked,
+)
 from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
+from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._handler import INFERENCE
-from calib_serve.torchserve.seam._requests import Request, alternatives
-from calib_serve.torchserve.seam._trial import SECONDS, run_trial
-from calib_serve.torchserve.shown import Readings
+from calib_serve.torchserve.seam._trial import run_trial
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,8 +60,6 @@ T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"
 _ARTIFACT = "calibration"
 _OTHER_LOOPS = ("asyncCommunication", "continuousBatching")
-# Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
-_NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
 
 
 def pack_around(
@@ -77,17 +74,13 @@ def pack_around(
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
 
-    The manifest's other entries, all files and the configuration are kept. The version is by default another
-    one, so that TorchServe can serve both at once.
-
-    The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
-    is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
-    must be here. ``seam`` is by default as the artifact was fitted, or as found. ``untried`` asks nothing:
-    the seam is then ``inference`` unless named, and what it returns must be a tensor of scores. ``threshold``
-    is of receipts: replies decide as the handler does.
+    The handler is asked before and after, alone and in batches, in a process of its own: so the packages that
+    it needs must be here. ``seam`` is by default as the artifact was fitted, or as found. ``untried`` asks
+    nothing: the seam is then ``inference`` unless named. ``threshold`` is of receipts: replies decide as the
+    handler does.
 
     Args:
-        source: An archive of any form, which stays.
+        source: An archive, which stays.
         artifact: The calibration, or its folder.
         out: The folder to write into.
         options: An ``AroundOptions``; keywords replace its fields.
@@ -96,9 +89,6 @@ def pack_around(
         **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``flush_seconds``,
             ``outputs``, ``probe_data``, ``probe_timeout``, ``receipts``, ``seam``,
             ``threshold``, ``unproven``, ``untried``, ``version``, ``workers``.
-
-    Returns:
-        The archive's path.
 
     Raises:
         ModelError: Where the handler does not answer, or its scores are not found.
@@ -117,12 +107,10 @@ def pack_around(
         config_name = str(old.model.get("configFile") or free)
         with old.contents() as kept, staged(out, force=force) as stage:
             kept.pop(config_name, None)
-            added = _added(found, fitted, seam)
-            if lost := [one for one in added if one in kept]:
-                raise FuseError(f"{source} has a file {lost[0]} already, which would be lost; rename it")
+            files = {**kept, config_name: with_section(config, section.as_dict())}
             written = write_archive(
                 stage / target.name,
-                {**kept, **added, config_name: with_section(config, section.as_dict())},
+                {**files, **_added(found, fitted, seam, kept)},
                 name=name,
                 version=version,
                 manifest=old.manifest,
@@ -161,17 +149,12 @@ def _calibrated(
     proof, seam = _proof(old, fitted, asked), None
     if not asked.untried:
         samples = [] if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
-        at_once = _number(old, config, "batchSize")
+        at_once = number(old, config, "batchSize")
         seam = find_seam(
             found.folder,
-            requests=samples[0] if samples else (),
-            others=samples[1:],
+            Known(place, output, kind, fitted.classes, fitted.is_multilabel),
+            samples,
             input_shape=known.input_shape,
-            classes=fitted.classes,
-            several=fitted.is_multilabel,
-            seam=place,
-            output=output,
-            kind=kind,
             batch_size=at_once,
             seconds=asked.probe_timeout,
         )
@@ -187,14 +170,14 @@ def _calibrated(
             )
     section = ModelOptions(
         kind="wrapped",
-        model=_model_file(old),
+        model=model_file(old),
         sha256=found.sha256 or "",
         proof=str(proof),
         wraps=found.handler,
         seam=seam.place if seam else place or INFERENCE,
         output=seam.output if seam else output or "",
         receipts=asked.receipts,
-        workers=_number(old, config, "minWorkers"),
+        workers=number(old, config, "minWorkers"),
         artifact=_ARTIFACT,
         outputs=seam.kind if seam else asked.outputs or known.outputs or "logits",
         threshold=asked.threshold,
@@ -216,39 +199,25 @@ def _proof(archive: Archive, artifact: Artifact, asked: AroundOptions) -> Agains
     return required_proof(replace(artifact, kept=None), archive.digest, archive.path, asked, inputs)
 
 
-def _added(found: ForeignArchive, fitted: Artifact, seam: Seam | None) -> dict[str, Content]:
-    """The files of ours in an archive around somebody else's handler."""
-    tried = (
-        {} if seam is None else {TRIAL: seam.as_request(), SHOWN: json.dumps(seam.shown.as_dict()).encode()}
-    )
-    return {
+def _added(
+    found: ForeignArchive, fitted: Artifact, seam: Seam | None, kept: Mapping[str, Content]
+) -> dict[str, Content]:
+    """The files of ours around somebody else's handler; FuseError where they take the place of one kept."""
+    added: dict[str, Content] = {
         **artifact_files(fitted, found.folder.parent, name=_ARTIFACT),
-        **tried,
         _ENTRY: shipped(f"handlers/{_ENTRY}"),
     }
+    if seam is not None:
+        added |= {TRIAL: seam.as_request(), SHOWN: json.dumps(seam.shown.as_dict()).encode()}
+    if lost := [name for name in added if name in kept]:
+        raise FuseError(f"{found.archive.path} has a file {lost[0]} already, which would be lost; rename it")
+    return added
 
 
 def _config(old: Archive, asked: AroundOptions) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
     said = {"minWorkers": asked.workers, "maxWorkers": asked.workers, "batchSize": asked.batch_size}
     return {**old.config, **{key: value for key, value in said.items() if value is not None}}
-
-
-def _number(old: Archive, config: Mapping[str, Any], key: str) -> int:
-    """Read an entry of a TorchServe configuration, by default 1."""
-    try:
-        return int(config.get(key, 1))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise FuseError(f"{key} in {old.path} is not a number: {error}") from error
-
-
-def _model_file(archive: Archive) -> str:
-    """Name the archive's model file, "" where it has none; FuseError where it does not carry it."""
-    name = str(archive.model.get("serializedFile") or "")
-    # Manifest and hashes are written anew: they are no model.
-    if name and (name not in archive.files or name in (MANIFEST, HASHES)):
-        raise FuseError(f"{archive.path} names the model {name} but does not carry it")
-    return name
 
 
 def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
@@ -259,170 +228,6 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
             f"--{option} out, or fit again with it: calib-serve fit --from"
         )
     return fitted if told is None else told
-
-
-def _wrappable(handler: str, files: Sequence[str], source: object) -> str:
-    """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
-    # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
-    module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
-    if not module:
-        raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
-    carried = any(name.rpartition("/")[2] == f"{module}.py" for name in files)
-    if module in _NO_CLASSIFIER and not carried:
-        raise FuseError(f"TorchServe's {module} is no classifier: it has no class probabilities to calibrate")
-    if ".py" in handler and not carried:
-        raise FuseError(f"{source} names the handler {handler} but does not carry it")
-    return handler
-
-
-@dataclass(frozen=True)
-class ForeignArchive:
-    """A foreign archive, unpacked in ``folder``, with free space beside it; ``handler`` is its handler.
-
-    ``sha256`` of its serialized file, None where it has none; ``batch_size`` of its requests. ``artifact``
-    and ``options``, of an archive that ``pack_around`` made: what calibrates its scores, and where.
-    """
-
-    archive: Archive
-    folder: Path
-    handler: str
-    sha256: str | None
-    batch_size: int
-    artifact: Artifact | None = None
-    options: ModelOptions | None = None
-
-    def class_names(self, classes: int, mapping: Any = None) -> list[tuple[str, ...]]:
-        """List what each class is called, the name that replies show last; empty where none has a name.
-
-        From the archive's index_to_name.json, else from the handler's own ``mapping``. Raises ModelError
-        where that does not name every class.
-        """
-        try:
-            if MAPPING in self.archive.files:
-                return listed_names(self.archive, classes)
-            return called(mapping, classes) if mapping else []
-        except (ValueError, RecursionError) as error:
-            raise ModelError(f"{MAPPING} in {self.archive.path} {error}") from error
-
-
-@contextmanager
-def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
-    """Unpack the archive at ``source`` into a temporary folder.
-
-    Raises ModelError and FuseError for an archive that is unsafe, or has no classifier's handler.
-    """
-    archive = read_archive(Path(source))
-    options = ModelOptions.read(archive.config) if is_calibrated(archive) else None
-    handler = _wrappable(str(archive.model.get("handler", "")), archive.files, source)
-    if options is not None and options.kind != "wrapped":
-        raise ModelError(
-            f"{source} was packed from a model, not around a handler; take its model file and use --model"
-        )
-    if options is not None:
-        handler = _wrappable(str(options.wraps), archive.files, source)
-    serialized = _model_file(archive)
-    with scratch() as folder:
-        copy = archive.unpack(folder / "archive")
-        if options is not None:
-            manifest = {**archive.manifest, "model": {**archive.model, "handler": handler}}
-            (copy / MANIFEST).write_text(json.dumps(manifest), "utf-8")
-        yield ForeignArchive(
-            archive,
-            copy,
-            handler,
-            sha256(copy / serialized) if serialized else None,
-            max(1, _number(archive, archive.config, "batchSize")),
-            artifact=None if options is None else artifact_of(archive),
-            options=options,
-        )
-
-
-@dataclass(frozen=True)
-class Seam:
-    """The place where a handler's class scores pass, and what was seen there.
-
-    ``place`` and ``output`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
-    number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
-    body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
-    once, in order and in reverse. ``in_order``: whether they passed one after another, not on several
-    threads; ``alone_because``: why it cannot be asked so, or nothing. ``form``: which of the forms given the
-    first was answered in; ``class_names`` of the handler's mapping; ``shown``: what replies show of a row.
-    """
-
-    place: str
-    output: str
-    kind: Outputs
-    columns: int
-    rows: NDArray[np.float64]
-    requests: Sequence[Mapping[str, str]]
-    replies: Sequence[Any]
-    batched: tuple[NDArray[np.float64], ...]
-    in_order: bool
-    alone_because: str
-    form: int
-    bare: bool
-    handler: str
-    places: Sequence[str]
-    shown: Readings
-    class_names: Mapping[str, Any] | None = None
-
-    @property
-    def batches(self) -> bool:
-        """Whether the handler answers batches, and each row was its own request's."""
-        return not self.alone_because
-
-    def as_request(self) -> bytes:
-        """A request, as an archive keeps it for its workers."""
-        return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
-
-    @property
-    def classes(self) -> int:
-        """K, or L of labels."""
-        return class_count(self.kind, self.columns)
-
-
-def some_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
-    """Pick some samples from first to last, each in the forms that it may be sent in."""
-    some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
-    return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
-
-
-def find_seam(
-    folder: Path,
-    *,
-    requests: Sequence[Request] = (),
-    others: Sequence[Sequence[Request]] = (),
-    input_shape: tuple[int | None, ...] | None = None,
-    classes: int | None = None,
-    several: bool | None = None,
-    seam: str | None = None,
-    output: str | None = None,
-    kind: Outputs | None = None,
-    batch_size: int = 1,
-    seconds: float = SECONDS,
-) -> Seam:
-    """Find the seam of the archive unpacked in ``folder``, by asking its handler in a process.
-
-    ``requests``: one sample in the forms that it may be sent in (default: made-up arrays of
-    ``input_shape``), ``others``: more samples in the same forms. ``several``:
-    whether any number of ``classes`` may be true; that, ``seam``, ``output`` and ``kind``: where they are
-    known; ``seconds`` that an answer may take. Raises ModelError, which says what was tried.
-    """
-    job = {
-        "requests": [request.as_dict() for request in requests],
-        "others": [[request.as_dict() for request in forms] for forms in others],
-        "shape": None if input_shape is None else [-1 if size is None else size for size in input_shape],
-        "classes": classes,
-        "several": several,
-        "seam": seam,
-        "output": output,
-        "outputs": kind,
-        "batch_size": batch_size,
-    }
-    found = run_trial(folder, "look", job, seconds=seconds)
-    rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
-    shown, measured = Readings.from_dict(found.pop("shown")), found.pop("kind")
-    return Seam(kind=kind or measured, rows=rows, batched=batched, shown=shown, **found)
 
 
 def _check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
@@ -484,40 +289,3 @@ def _check_one(
     for one, other in zip(served, wanted, strict=True):
         if not abs(one - other) < 1e-4:
             raise ModelError(f"the calibrated handler's confidence is {one:.6f}, the artifact's {other:.6f}")
-
-
-def collected(
-    data: LabelledRequests,
-    folder: Path,
-    seam: Seam,
-    *,
-    batch_size: int,
-    probe_timeout: float,
-    number: int = 0,
-    progress: Progress | None = None,
-) -> NDArray[np.float32]:
-    """Send samples to the handler of the archive unpacked in ``folder``; return the logits at its seam."""
-    out = folder.with_name(f"scores_{number}.npy")
-    rows = None
-    if isinstance(data.rows, np.memmap) and data.rows.filename is not None:
-        rows = Path(data.rows.filename).resolve()
-    elif data.rows is not None:
-        rows = folder.with_name(f"rows_{number}.npy")
-        np.save(rows, data.rows)
-    job = {
-        "files": [] if data.rows is not None else [str(file) for file in data.files],
-        "rows": None if rows is None else str(rows),
-        "form": seam.form,
-        "out": str(out),
-        "seam": seam.place,
-        "output": seam.output,
-        "kind": seam.kind,
-        "columns": seam.columns,
-        "shown": seam.shown.as_dict(),
-        "bare": seam.bare,
-        "batch_size": batch_size,
-    }
-    told = stage(progress, "scores") or (lambda done, of: None)
-    run_trial(folder, "scores", job, seconds=probe_timeout, progress=told)
-    logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
-    return logits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,24 +55,37 @@ _REQUESTS = 4  # that differ, for the trial
 _NOT_PASSED = "the request did not pass here"
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of a seam before a handler is asked: where it is, and the scores there.
+
+    ``several``: whether any number of ``classes`` may be true.
+    """
+
+    seam: str | None = None
+    output: str | None = None
+    outputs: Outputs | None = None
+    classes: int | None = None
+    several: bool | None = None
+
+
 def look(
     folder: Path,
     *,
     requests: Sequence[dict[str, str]] = (),
     others: Sequence[Sequence[dict[str, str]]] = (),
     shape: Sequence[int] | None = None,
-    classes: int | None = None,
-    seam: str | None = None,
-    output: str | None = None,
-    outputs: Outputs | None = None,
-    several: bool | None = None,
     batch_size: int = 1,
     progress: str,
+    known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Find where the class scores pass, their kind, and what replies show of them, as for ``find_seam``.
 
-    Raises ModelError where there is no place that the replies are made from, or more than one.
+    ``known``: the fields of ``Known``. Raises ModelError where there is no place that the replies are made
+    from, or more than one.
     """
+    wanted = Known(**(known or {}))
+    seam = wanted.seam
     handler, recorders, ctx = recorded(folder, seam, batch_size)
     tick = Ticks(progress)
     tried = [Request.from_dict(held) for held in requests] or made_up(shape)
@@ -91,14 +104,14 @@ def look(
     # As TorchServe's own handlers read it from index_to_name.json.
     mapping = getattr(handler.subject, "mapping", None)
     mapping = mapping if isinstance(mapping, dict) else None
-    said = _Said(outputs, several, _names(mapping), [] if seam or DECLARED in recorders else called)
-    candidates, why = _candidates(recorders, classes, output)
+    said = _Said(wanted, _names(mapping), [] if seam or DECLARED in recorders else called)
+    candidates, why = _candidates(recorders, wanted.classes, wanted.output)
     if not seam and DECLARED not in recorders:
         late = "it is loaded with the first request, and not by initialize, as it has to be"
         why |= {name: late for name in places(handler) if name not in recorders}
     fitting, against = _fitting(candidates, answered, asked, said)
     found = _the_one(fitting, why | against)
-    place, batched, reason = _together(found, max(2, batch_size), output)
+    place, batched, reason = _together(found, max(2, batch_size), wanted.output)
     return {
         "place": place.name,
         "output": str(place.form),
@@ -113,17 +126,15 @@ def look(
         "form": chosen,
         "bare": bare,
         "handler": (handler.module.__name__ if handler.is_function else type(handler.subject).__name__),
-        "places": list(recorders),
         "class_names": mapping,
         "shown": found.shown.as_dict(),
     }
 
 
 class _Said(NamedTuple):
-    """The ``outputs``, and whether ``several`` may be true, where said; class names; networks called."""
+    """What is known, the names of classes, and the networks that were called."""
 
-    outputs: Outputs | None
-    several: bool | None
+    known: Known
     names: Sequence[str]
     called: Sequence[Called]
 
@@ -188,7 +199,7 @@ def _of_one_kind(
     found: list[tuple[tuple[int, bool], Place, Readings]] = []
     against: list[ModelError] = []
     beside = [one.name for one in said.called if one.is_beside(each.call)]
-    for kind in _kinds(each, alone.rows, said.outputs):
+    for kind in _kinds(each, alone.rows, said.known.outputs):
         one = replace(place, kind=kind)
         try:
             shown = read_place(one, requests, alone, said.names, beside)
@@ -197,7 +208,7 @@ def _of_one_kind(
             continue
         # One class that is named in each reply is no sign of labels that are independent.
         signs = 2 if shown.numbers or shown.keys else int(bool(shown.labels) and kind not in LABELS)
-        found.append(((signs, (kind in LABELS) is said.several), one, shown))
+        found.append(((signs, (kind in LABELS) is said.known.several), one, shown))
     if not found:
         raise next((one for one in against if not isinstance(one, NotFollowed)), against[0])
     best = [one for one in found if one[0] == max(one[0] for one in found)]

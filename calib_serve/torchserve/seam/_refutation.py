@@ -71,16 +71,7 @@ class NotAnswered(ModelError):
 
 
 class NotOneRow(ModelError):
-    """Other ``rows`` of scores passed than one a request, in so many ``calls``."""
-
-    def __init__(self, rows: int, requests: int, calls: int) -> None:
-        at_once = "a request" if requests == 1 else f"{requests} requests"
-        super().__init__(
-            f"{rows} rows of scores pass in {calls} calls for {at_once}: what the "
-            "reply makes of them is made behind this place (windows, augmented inputs, padding); name with "
-            "--seam the place where one row a request passes, such as a method that returns their average, "
-            f"{DECLARE}"
-        )
+    """Other rows of scores passed than one a request."""
 
 
 class NotOneOwned(ModelError):
@@ -146,7 +137,13 @@ class Place:
         if self.name == DECLARED:
             rows = rows[self._owned([len(one) for one in found], len(requests))]
         if len(rows) != len(requests):
-            raise NotOneRow(len(rows), len(requests), len(found))
+            at_once = "a request" if len(requests) == 1 else f"{len(requests)} requests"
+            raise NotOneRow(
+                f"{len(rows)} rows of scores pass in {len(found)} calls for {at_once}: what the reply makes "
+                "of them is made behind this place (windows, augmented inputs, padding); name with --seam "
+                "the place where one row a request passes, such as a method that returns their average, "
+                f"{DECLARE}"
+            )
         in_order = len(found) == 1 or not self.recorder.elsewhere
         return Seen(rows, [as_json(reply) for reply in got.replies], in_order or self.name == DECLARED)
 

@@ -1,0 +1,233 @@
+"""A foreign archive whose handler is asked in a process of its own: its seam, and the scores there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import sha256
+from calib_serve.fit import Progress, stage
+from calib_serve.models import LabelledRequests
+from calib_serve.scores import Outputs, class_count
+from calib_serve.torchserve.archive._archive import HASHES, MANIFEST, Archive, read_archive, scratch
+from calib_serve.torchserve.archive._contents import MAPPING, artifact_of, called, is_calibrated, listed_names
+from calib_serve.torchserve.mar_options import ModelOptions
+from calib_serve.torchserve.seam._finding import Known
+from calib_serve.torchserve.seam._requests import Request, alternatives
+from calib_serve.torchserve.seam._trial import SECONDS, run_trial
+from calib_serve.torchserve.shown import Readings
+
+# Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
+_NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
+
+
+@dataclass(frozen=True)
+class ForeignArchive:
+    """A foreign archive, unpacked in ``folder``, with free space beside it; ``handler`` is its handler.
+
+    ``sha256`` of its serialized file, None where it has none; ``batch_size`` of its requests. ``artifact``
+    and ``options``, of an archive that ``pack_around`` made: what calibrates its scores, and where.
+    """
+
+    archive: Archive
+    folder: Path
+    handler: str
+    sha256: str | None
+    batch_size: int
+    artifact: Artifact | None = None
+    options: ModelOptions | None = None
+
+    def class_names(self, classes: int, mapping: Any = None) -> list[tuple[str, ...]]:
+        """List what each class is called, the name that replies show last; empty where none has a name.
+
+        From the archive's index_to_name.json, else from the handler's own ``mapping``. Raises ModelError
+        where that does not name every class.
+        """
+        try:
+            if MAPPING in self.archive.files:
+                return listed_names(self.archive, classes)
+            return called(mapping, classes) if mapping else []
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"{MAPPING} in {self.archive.path} {error}") from error
+
+
+@contextmanager
+def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
+    """Unpack the archive at ``source`` into a temporary folder.
+
+    Raises ModelError and FuseError for an archive that is unsafe, or has no classifier's handler.
+    """
+    archive = read_archive(Path(source))
+    options = ModelOptions.read(archive.config) if is_calibrated(archive) else None
+    handler = _wrappable(str(archive.model.get("handler", "")), archive.files, source)
+    if options is not None and options.kind != "wrapped":
+        raise ModelError(
+            f"{source} was packed from a model, not around a handler; take its model file and use --model"
+        )
+    if options is not None:
+        handler = _wrappable(str(options.wraps), archive.files, source)
+    serialized = model_file(archive)
+    with scratch() as folder:
+        copy = archive.unpack(folder / "archive")
+        if options is not None:
+            manifest = {**archive.manifest, "model": {**archive.model, "handler": handler}}
+            (copy / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+        yield ForeignArchive(
+            archive,
+            copy,
+            handler,
+            sha256(copy / serialized) if serialized else None,
+            max(1, number(archive, archive.config, "batchSize")),
+            artifact=None if options is None else artifact_of(archive),
+            options=options,
+        )
+
+
+@dataclass(frozen=True)
+class Seam:
+    """The place where a handler's class scores pass, and what was seen there.
+
+    ``place`` and ``output`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
+    number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
+    body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
+    once, in order and in reverse. ``in_order``: whether they passed one after another, not on several
+    threads; ``alone_because``: why it cannot be asked so, or nothing. ``form``: which of the forms given the
+    first was answered in; ``class_names`` of the handler's mapping; ``shown``: what replies show of a row.
+    """
+
+    place: str
+    output: str
+    kind: Outputs
+    columns: int
+    rows: NDArray[np.float64]
+    requests: Sequence[Mapping[str, str]]
+    replies: Sequence[Any]
+    batched: tuple[NDArray[np.float64], ...]
+    in_order: bool
+    alone_because: str
+    form: int
+    bare: bool
+    handler: str
+    shown: Readings
+    class_names: Mapping[str, Any] | None = None
+
+    @property
+    def batches(self) -> bool:
+        """Whether the handler answers batches, and each row was its own request's."""
+        return not self.alone_because
+
+    def as_request(self) -> bytes:
+        """A request, as an archive keeps it for its workers."""
+        return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
+
+    @property
+    def classes(self) -> int:
+        """K, or L of labels."""
+        return class_count(self.kind, self.columns)
+
+
+def some_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
+    """Pick some samples from first to last, each in the forms that it may be sent in."""
+    some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
+    return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
+
+
+def find_seam(
+    folder: Path,
+    known: Known,
+    samples: Sequence[Sequence[Request]],
+    *,
+    input_shape: Sequence[int | None] | None = None,
+    batch_size: int = 1,
+    seconds: float = SECONDS,
+) -> Seam:
+    """Find the seam of the archive unpacked in ``folder``, by asking its handler in a process.
+
+    ``samples``, each in the same forms that it may be sent in; without any, arrays of ``input_shape`` are
+    made up. ``seconds`` that an answer may take. Raises ModelError, which says what was tried.
+    """
+    first, *others = [[request.as_dict() for request in forms] for forms in samples] or [[]]
+    shape = None if input_shape is None else [-1 if size is None else size for size in input_shape]
+    asked = {"requests": first, "others": others, "shape": shape, "batch_size": batch_size}
+    job = {"known": asdict(known), **asked}
+    found = run_trial(folder, "look", job, seconds=seconds)
+    rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
+    shown, measured = Readings.from_dict(found.pop("shown")), found.pop("kind")
+    return Seam(kind=known.outputs or measured, rows=rows, batched=batched, shown=shown, **found)
+
+
+def collected(
+    data: LabelledRequests,
+    folder: Path,
+    seam: Seam,
+    *,
+    batch_size: int,
+    probe_timeout: float,
+    number: int = 0,
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
+    """Send samples to the handler of the archive unpacked in ``folder``; return the logits at its seam."""
+    out = folder.with_name(f"scores_{number}.npy")
+    rows = None
+    if isinstance(data.rows, np.memmap) and data.rows.filename is not None:
+        rows = Path(data.rows.filename).resolve()
+    elif data.rows is not None:
+        rows = folder.with_name(f"rows_{number}.npy")
+        np.save(rows, data.rows)
+    job = {
+        "files": [] if data.rows is not None else [str(file) for file in data.files],
+        "rows": None if rows is None else str(rows),
+        "form": seam.form,
+        "out": str(out),
+        "seam": seam.place,
+        "output": seam.output,
+        "kind": seam.kind,
+        "columns": seam.columns,
+        "shown": seam.shown.as_dict(),
+        "bare": seam.bare,
+        "batch_size": batch_size,
+    }
+    told = stage(progress, "scores") or (lambda done, of: None)
+    run_trial(folder, "scores", job, seconds=probe_timeout, progress=told)
+    logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
+    return logits
+
+
+def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
+    """Read an entry of a TorchServe configuration, by default 1."""
+    try:
+        return int(config.get(key, 1))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FuseError(f"{key} in {old.path} is not a number: {error}") from error
+
+
+def model_file(archive: Archive) -> str:
+    """Name the archive's model file, "" where it has none; FuseError where it does not carry it."""
+    name = str(archive.model.get("serializedFile") or "")
+    # Manifest and hashes are written anew: they are no model.
+    if name and (name not in archive.files or name in (MANIFEST, HASHES)):
+        raise FuseError(f"{archive.path} names the model {name} but does not carry it")
+    return name
+
+
+def _wrappable(handler: str, files: Sequence[str], source: object) -> str:
+    """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
+    module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
+    if not module:
+        raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
+    carried = any(name.rpartition("/")[2] == f"{module}.py" for name in files)
+    if module in _NO_CLASSIFIER and not carried:
+        raise FuseError(f"TorchServe's {module} is no classifier: it has no class probabilities to calibrate")
+    if ".py" in handler and not carried:
+        raise FuseError(f"{source} names the handler {handler} but does not carry it")
+    return handler
