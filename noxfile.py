@@ -20,7 +20,6 @@ GROUND = (
 )
 WATCH = ("ledger", "monitor/drift", "monitor/test_watch_server.py", "web/test_app.py")
 ONNX = (
-    "fuse/test_fuse_any_graph.py",
     "fuse/test_onnx_files.py",
     "fuse/test_onnx_graphs.py",
     "fuse/test_onnx_passes.py",

@@ -12,4 +12,4 @@ from calib_serve.fuse.torch._file import TorchReport as TorchReport
 from calib_serve.fuse.torch._file import fuse_torch as fuse_torch
 from calib_serve.fuse.torch._fuse import calibrated as calibrated
 from calib_serve.fuse.triton._repository import fuse_triton as fuse_triton
-from calib_serve.models import open_session as open_session
+from calib_serve.models.sessions import open_session as open_session

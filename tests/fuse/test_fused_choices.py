@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from fuse_artifacts import artifact, output_steps
+from fuse_artifacts import artifact
 from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
-from test_onnx_decisions import FLOATS, fused, graph, greater_where_nan, rows
+from test_onnx_decisions import fused, graph, greater_where_nan, rows
 from torch import nn
 
 from calib_serve import Artifact
@@ -34,10 +32,6 @@ def deciding(choice: Choice, *steps) -> Artifact:
     return replace(artifact(*steps, classes=choice.classes), choice=choice)
 
 
-def named(folder: Path) -> dict[str, str]:
-    return {one.key: one.value for one in onnx.load(folder / "fused.onnx").metadata_props}
-
-
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("choice", [*COSTS.values(), LEAST], ids=["two", "five", "threshold"])
 def test_every_runtime_chooses_as_the_artifact_does(choice: Choice, runtime: str, tmp_path: Path) -> None:
@@ -50,33 +44,6 @@ def test_every_runtime_chooses_as_the_artifact_does(choice: Choice, runtime: str
     assert got["decision"].dtype == np.int64
     np.testing.assert_array_equal(got["decision"], choice(got["probabilities"]))
     assert len(np.unique(got["decision"])) == len(choice.actions)
-
-
-@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
-@pytest.mark.parametrize("kind", ["matrix", "mixture", "top", "classwise"])
-def test_actions_are_by_the_calibrated_probabilities_of_any_step(kind: str, returns: str, tmp_path) -> None:
-    choice = COSTS[5]
-    steps = output_steps(kind, 5, np.random.default_rng(0))
-    one, x = deciding(choice, *steps), rows(200)
-    path = graph(tmp_path)
-    plain = by_onnxruntime(fused(path, one, returns=returns, decisions=False), {"x": x})
-    assert "calib_serve.actions" not in named(tmp_path)
-    got = by_onnxruntime(fused(path, one, returns=returns), {"x": x})
-    assert json.loads(named(tmp_path)["calib_serve.actions"]) == list(choice.actions)
-    assert [*got] == [*plain, "decision"]
-    expected = np.sort(one.of_logits(x) @ choice.regrets, axis=1)
-    sure = expected[:, 1] - expected[:, 0] > 1e-4
-    assert sure.mean() > 0.9
-    np.testing.assert_array_equal(got["decision"][sure], choice(one.of_logits(x))[sure])
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("choice", [COSTS[5], LEAST], ids=["costs", "threshold"])
-def test_half_and_double_models_choose_in_full_precision(choice: Choice, dtype: str, tmp_path) -> None:
-    one, x = deciding(choice), rows(200, choice.classes).astype(dtype)
-    got = by_onnxruntime(fused(graph(tmp_path, "", dtype, choice.classes), one), {"x": x})["decision"]
-    wanted = choice(one.of_logits(x.astype("f8")))
-    assert (got == wanted).mean() > (0.97 if dtype == "f2" else 0.999)
 
 
 @pytest.mark.parametrize("choice", [COSTS[5], COSTS[2], LEAST], ids=["five", "two", "threshold"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fuse_artifacts import artifact, head
+from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from fuse_texts import LAYER, TWO, fused, graph, operators
 from onnx import TensorProto, helper
@@ -102,58 +102,6 @@ def test_a_threshold_before_the_scores_is_on_calibrated_ones_where_it_is_a_sign(
     np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
 
 
-@pytest.mark.parametrize("steps", [(), (TWO,), (Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),)])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_what_is_made_of_a_new_head_s_scores_follows_them(
-    layers: int, steps: tuple[object, ...], tmp_path: Path
-) -> None:
-    body = "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) label = ArgMax <axis: int = 1, keepdims: int = 0> (y)"
-    onnx.save(graph(LAYER + body, outputs=SHOWN), tmp_path / "raw.onnx")
-    fitted = artifact(head(3, 3, layers, np.random.default_rng(0)), *steps, classes=3)
-    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "one.onnx", output_name="y", unproven=True)
-    assert [one.status for one in report.statuses] == ["calibrated", "follows"]
-    assert report.followers == 1
-    got = run(str(tmp_path / "one.onnx"), {"x": X})
-    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
-    assert (got["label"] != run(str(tmp_path / "raw.onnx"), {"x": X})["label"]).any()
-
-
-@pytest.mark.parametrize(("decided", "status"), [("z", "left raw"), ("e", "left raw"), ("d", "follows")])
-def test_a_label_by_scores_before_their_quantisation_is_said_to_be_raw(
-    decided: str, status: str, tmp_path: Path
-) -> None:
-    body = (
-        "s = Constant <value = float {0.01}> () zero = Constant <value = uint8 {128}> () z = Tanh(x) "
-        "q = QuantizeLinear(z, s, zero) d = DequantizeLinear(q, s, zero) e = DequantizeLinear(q, s, zero) "
-        f"y = Softmax(d) label = ArgMax <axis: int = 1, keepdims: int = 0> ({decided})"
-    )
-    report, made = fused(graph(body, outputs=SHOWN), tmp_path, BIAS, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", status]
-    got = run(made, {"x": X})
-    agrees = bool((got["label"] == got["y"].argmax(axis=1)).all())
-    assert agrees == (status == "follows")
-
-
-@pytest.mark.parametrize(
-    ("scores", "before", "behind"),
-    [
-        ("y = Softmax <axis: int = 1> (z)", ", 1, 1", ", 1, 1"),
-        ("p = Softmax <axis: int = 1> (z) y = Flatten(p)", ", 1, 1", ""),
-        ("k = Constant <value = int64[4] {0, 3, 1, 1}> () p = Softmax(z) y = Reshape(p, k)", "", ", 1, 1"),
-    ],
-)
-def test_a_label_before_scores_that_are_no_matrix_is_said_to_be_raw(
-    scores: str, before: str, behind: str, tmp_path: Path
-) -> None:
-    label = "label = ArgMax <axis: int = 1, keepdims: int = 0> (a)"
-    body = f"a = Neg(x) z = Identity(a) {scores} {label}"
-    model = graph(body, f"float[n, 3{before}] x", f"float[n, 3{behind}] y, int64[n{before}] label")
-    report, made = fused(model, tmp_path, BIAS, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
-    x = X.reshape(-1, 3, 1, 1) if before else X
-    np.testing.assert_array_equal(run(made, {"x": x})["label"], run(model, {"x": x})["label"])
-
-
 @pytest.mark.parametrize(
     ("view", "shown"),
     [
@@ -222,22 +170,6 @@ def test_bodies_and_functions_read_calibrated_scores(
     want = got["y"] * X - X if right is None else right(got["y"])
     np.testing.assert_allclose(got["other"], want, atol=1e-6)
     assert (np.abs(got["y"] - raw["y"]) > 1e-3).any()
-
-
-@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
-@pytest.mark.parametrize("step", [TWO, BIAS, TABLE])
-def test_followers_follow_whatever_is_returned(step: object, returns: str, tmp_path: Path) -> None:
-    body = LAYER + "z = MatMul(x, w) y = Softmax(z) m = ReduceMax <axes: ints = [1], keepdims: int = 0> (y) "
-    model = graph(body + "l = LogSoftmax(z)", outputs="float[n, 3] y, float[n] m, float[n, 3] l")
-    report, made = fused(model, tmp_path, step, output_name="y", returns=returns)
-    got = run(made, {"x": X})
-    probs = got["y" if returns == "same" else "probabilities"]
-    np.testing.assert_allclose(got["m"], probs.max(axis=1), atol=1e-6)
-    np.testing.assert_allclose(got["l"], np.log(probs), atol=1e-5)
-    statuses = {one.name: one.status for one in report.statuses}
-    assert (statuses["m"], statuses["l"]) == ("follows", "follows")
-    assert list(report.outputs) == [*statuses] == [one.name for one in made.graph.output]
-    assert not any("warning" in what for what in report.done)
 
 
 TWO_HEADS = (

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import LAYER, TWO, K, W, X, fused, graph, operators
+from fuse_texts import LAYER, TWO, K, W, X, editor, fused, graph, operators
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
@@ -256,3 +256,17 @@ def test_a_table_of_a_half_precision_model_is_looked_up_in_single_precision(tmp_
     by_onnx: Any = ReferenceEvaluator(made).run(["y"], {"x": x})
     for got in (run(made, {"x": x})["y"], by_onnx[0]):
         assert got[:, 0].tolist() == [0.75, 0.25]
+
+
+def test_no_name_is_given_twice_whatever_has_it() -> None:
+    body = (
+        "[first] z = Mul(x, w) [turns] y = Loop <body = turn (int64 i, bool go, float[n, 3] state) => "
+        "(bool on, float[n, 3] next) <float step = {2}> { on = Identity(go) next = Add(state, step) }> "
+        "(m, c, z)"
+    )
+    made = editor(body, "float[n, 3] x, int64 m, bool c", constants="float[3] w = {1, 2, 3}")
+    for name in ("x", "w", "z", "y", "first", "turns", "i", "state", "next", "step"):
+        assert made.name(name) == f"{name}_1", name
+        assert made.name(name) == f"{name}_2", name
+    assert made.name("calib_serve.Mul") == "calib_serve.Mul"
+    assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"

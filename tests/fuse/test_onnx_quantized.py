@@ -9,49 +9,12 @@ import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
-from fuse_texts import TWO, X, fused, graph, operators
 from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from calib_serve.artifact import LogitMap
 from calib_serve.fuse import fuse_onnx
 from calib_serve.scores import softmax
-
-STEPS = "s = Constant <value = float {0.0078125}> () o = Constant <value = uint8 {0}> () "
-COARSE = "t = Constant <value = float {0.25}> () u = Constant <value = uint8 {1}> () "
-SCORES = STEPS + "z = Neg(x) p = Softmax(z) q = QuantizeLinear(p, s, o) "
-REMOVED = (
-    "QuantizeLinear and DequantizeLinear behind Softmax 'y' removed: calibrated scores are not rounded "
-    "to its old steps"
-)
-
-
-@pytest.mark.parametrize(
-    ("behind", "left"),
-    [
-        ("y = DequantizeLinear(q, s, o)", []),
-        ("d = DequantizeLinear(q, s, o) y = Identity(d)", ["Identity"]),
-        (
-            COARSE
-            + "d = DequantizeLinear(q, s, o) e = QuantizeLinear(d, t, u) y = DequantizeLinear(e, t, u)",
-            [],
-        ),
-        (
-            COARSE + "d = DequantizeLinear(q, s, o) i = Identity(d) e = QuantizeLinear(i, t, u) "
-            "f = DequantizeLinear(e, t, u) y = Identity(f)",
-            ["Identity", "Identity"],
-        ),
-    ],
-)
-def test_calibrated_scores_are_not_rounded_to_the_steps_of_the_old_ones(
-    behind: str, left: list[str], tmp_path: Path
-) -> None:
-    report, made = fused(graph(SCORES + behind), tmp_path, TWO)
-    said = REMOVED.replace("'y'", "'p'") if left else REMOVED  # the last node has the output's name
-    assert report.done[0] == f"{said} of 0.0078"
-    assert [op for op in operators(made) if op != "Constant"] == ["Neg", "Mul", "Softmax", *left]
-    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
-
 
 CLASSES = 4
 ROWS = np.random.default_rng(3).normal(size=(40, 6)).astype("f4")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scripted
 import torch
-from command_line import invoke
 from torch import nn
 
 from calib_serve import calibrate_model
@@ -90,20 +89,3 @@ def test_a_graph_of_other_inputs_is_another_model(fitted: Any, tmp_path: Path) -
     torch.onnx.export(flat, (torch.zeros(2, 64),), str(tmp_path / "flat.onnx"), dynamo=False)
     with pytest.raises(FuseError, match="cannot run the model"):
         fuse_onnx(tmp_path / "flat.onnx", fitted, tmp_path / "out.onnx", inputs={"x": data()[0]})
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_commands_say_it_in_a_line(tmp_path: Path) -> None:
-    inputs, labels = data()
-    np.savez(tmp_path / "data.npz", inputs=inputs, labels=labels)
-    model, out = export(network(), tmp_path / "model.pt2"), tmp_path / "artifact"
-    fit = ["fit", str(tmp_path / "data.npz"), "--model", str(model), "--method", "temperature"]
-    assert invoke([*fit, "--keep-rows", "-o", str(out)]).exit_code == 0
-    of = ["--inputs", str(tmp_path / "data.npz")]
-    for seed, code in ((0, 0), (1, 3)):
-        export(network(seed), tmp_path / "model.onnx")
-        done = invoke(
-            ["fuse", "onnx", str(tmp_path / "model.onnx"), str(out), "-o", str(tmp_path / "c.onnx"), *of]
-        )
-        assert done.exit_code == code, done.output
-    assert "gives other scores than were fitted" in done.stderr

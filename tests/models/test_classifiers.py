@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import onnx
 import pytest
 import scripted
 import torch
@@ -237,47 +236,6 @@ def test_an_onnx_file_of_a_fixed_batch_is_filled_up(at_once: int, tmp_path) -> N
     assert model.logits(X[:0]).shape == (0, 5)
 
 
-@pytest.mark.parametrize("bias", ["row", "one number", "computed"])
-def test_a_head_is_found_whatever_shape_its_bias_has_or_not_at_all(bias: str, tmp_path) -> None:
-    rng = np.random.default_rng(0)
-    weight = rng.normal(size=(6, 5)).astype("f4")
-    added = {"one number": np.full((1, 1), 0.5, "f4")}.get(bias, rng.normal(size=(1, 5)).astype("f4"))
-    nodes = [onnx.helper.make_node("Gemm", ["x", "w", "c"], ["y"])]
-    if bias == "computed":
-        nodes.insert(0, onnx.helper.make_node("Neg", ["b"], ["c"]))
-    graph = onnx.helper.make_graph(
-        nodes, "g",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ("n", 6))],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ("n", 5))],
-        [onnx.numpy_helper.from_array(weight, "w"),
-         onnx.numpy_helper.from_array(added, "b" if bias == "computed" else "c")],
-    )  # fmt: skip
-    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
-    onnx.save(made, tmp_path / "m.onnx")
-    model, x = load_model(tmp_path / "m.onnx"), rng.normal(size=(9, 6)).astype("f4")
-    sign = -1 if bias == "computed" else 1
-    assert np.abs(model.logits(x) - (x @ weight + sign * added)).max() < 1e-5
-    if bias == "computed":
-        with pytest.raises(ModelError, match="no Gemm or MatMul"):
-            _ = model.head
-    else:
-        assert model.head.biases[0] == pytest.approx(np.broadcast_to(added, (1, 5))[0])
-
-
-def test_probabilities_of_16_bits_are_known_for_such(tmp_path) -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 1000), nn.Softmax(dim=1)).half().eval()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            net, (torch.rand(2, 6).half(),), str(tmp_path / "m.onnx"), dynamo=False, input_names=["x"],
-            dynamic_axes={"x": {0: "n"}},
-        )  # fmt: skip
-    model, x = load_model(tmp_path / "m.onnx"), np.random.default_rng(0).random((21, 6))
-    assert (model.outputs, model.classes, model.facts().input_dtype) == ("probabilities", 1000, "float16")
-    assert np.exp(model.logits(x)).sum(axis=1) == pytest.approx(1, abs=1e-2)
-
-
 def test_an_exported_program_of_whole_numbers_gets_them_too(tmp_path) -> None:
     torch.manual_seed(0)
     net, ids = OfIds().eval(), torch.randint(0, 20, (21, 6), dtype=torch.int32)
@@ -306,13 +264,6 @@ def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monke
     with pytest.raises(ModelError, match="cannot load"):
         load_model(path, input_shape=SHAPE, device="cuda:1")
     assert asked[0] == ("CUDAExecutionProvider", {"device_id": 1})
-
-
-@pytest.mark.parametrize("save", [traced, onnx_file])
-def test_a_last_layer_that_is_named_must_be_there(save, tmp_path) -> None:
-    path = save(network(), tmp_path / ("m.onnx" if save is onnx_file else "m.pt"))
-    with scripted.told(save is traced), pytest.raises(ModelError):
-        load_model(path, input_shape=SHAPE, device="cpu", last_linear="nosuch")
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -149,28 +149,6 @@ def test_a_label_is_never_taken_for_scores(tmp_path: Path) -> None:
     assert "the output 'p'" in first.remarks[0]
 
 
-ESTIMATORS = {
-    "LogisticRegression": "linear_model",
-    "RandomForestClassifier": "ensemble",
-    "GaussianNB": "naive_bayes",
-    "KNeighborsClassifier": "neighbors",
-}
-
-
-@pytest.mark.parametrize("zipmap", [True, False])
-@pytest.mark.parametrize("kind", ESTIMATORS)
-def test_exports_of_scikit_learn_give_the_library_s_probabilities(
-    kind: str, zipmap: bool, tmp_path: Path
-) -> None:
-    skl2onnx = library("skl2onnx")
-    made = getattr(library(f"sklearn.{ESTIMATORS[kind]}"), kind)().fit(X[:300], np.array(NAMES)[Y[:300]])
-    exported = skl2onnx.to_onnx(made, X[:1], options={id(made): {"zipmap": zipmap}})
-    onnx.save(exported, tmp_path / "m.onnx")
-    model = load_model(tmp_path / "m.onnx")
-    assert (model.outputs, model.class_names) == ("probabilities", tuple(sorted(NAMES)))
-    np.testing.assert_allclose(softmax(model.logits(X)), made.predict_proba(X), atol=1e-4)
-
-
 def test_one_output_a_class_names_the_tensor_that_holds_all(tmp_path: Path) -> None:
     skl2onnx = library("skl2onnx")
     from sklearn.linear_model import LogisticRegression
@@ -285,13 +263,6 @@ def test_maps_whose_keys_are_not_sorted_are_fused_by_key(tmp_path: Path) -> None
     path = named("maps", tmp_path / "m.onnx")
     fitted = calibrate_model(path, X, Y, "vector", cross_validate=False)
     assert fuse_onnx(path, fitted, tmp_path / "f.onnx", unproven=True).max_abs_diff < 1e-5
-
-
-def test_a_tower_of_sums_is_read_in_no_time(tmp_path: Path) -> None:
-    tower = [make_node("Add", [f"s{i}", f"s{i}"], [f"s{i + 1}"]) for i in range(60)]
-    nodes = [make_node("Identity", ["z"], ["s0"]), *tower, make_node("Mul", ["s60", "tiny"], ["d"])]
-    path = save(tmp_path / "m.onnx", nodes, [SCORES["d"]], tiny=np.float32(2.0**-60))
-    assert load_model(path).outputs == "logits"
 
 
 def test_probabilities_that_a_matrix_mixes_are_not_taken_for_its_logits(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import strategies as st
 
 from calib_serve import Artifact
-from calib_serve.artifact import Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.artifact import Head, LogitMap, Mixture, ProbTable
 from calib_serve.scores import Outputs
 
 KINDS = [
@@ -51,19 +50,3 @@ def artifact(*steps, classes: int, outputs: Outputs | None = "logits", **facts) 
     """An artifact of steps, with a name, fitted on scores of this kind."""
     facts.setdefault("model", {"outputs": outputs})
     return Artifact(steps, method="test", classes=classes, **facts)
-
-
-@st.composite
-def artifacts(draw, shape: tuple[int, ...], classes: int, features: int | None) -> Artifact:
-    """Any artifact that fits a model's input and, where it has one, its last layer."""
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    steps: list = []
-    if draw(st.booleans()):
-        per_channel = draw(st.booleans())
-        delta = 0.3 * rng.normal(size=(shape[0], *(1,) * (len(shape) - 1)) if per_channel else shape)
-        clip = draw(st.sampled_from([(None, None), (None, None), (-1.0, 1.5)]))
-        steps.append(InputShift(np.broadcast_to(delta, shape), *clip))
-    if features is not None and draw(st.booleans()):
-        steps.append(head(features, classes, draw(st.sampled_from([1, 2])), rng))
-    steps += output_steps(draw(st.sampled_from(["none", *KINDS])), classes, rng)
-    return artifact(*steps, classes=classes)
