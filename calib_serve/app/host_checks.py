@@ -42,15 +42,6 @@ _COMPILED = {
 }
 """Packages with compiled parts that may not load, and the module of each. Importing them writes no file."""
 
-_UNFIT = (
-    (
-        ("skl2onnx", "<=1.20.0", "protobuf", ">=7"),
-        "its own to_onnx refuses HistGradientBoosting: Expected an int, got a boolean",
-        "write them by CalibratedClassifier.to_onnx, or pip install 'protobuf<7'",
-    ),
-)
-"""Pairs of packages that do not work together though neither says so, with what fails and the advice."""
-
 _NETWORK = re.compile(
     r"(nfs|cifs|smb|9p|afs|ceph|glusterfs|lustre|gpfs|beegfs|ocfs2|virtiofs)"
     r"|fuse\.(sshfs|s3fs|gcsfuse|rclone|blobfuse|goofys|mount-s3|glusterfs|ceph|juicefs)"
@@ -166,27 +157,6 @@ def _complete(extra: str, wanted: list[Requirement], packages: Packages, *, aske
     if lacks:  # nobody asked for it: half of an extra may be there for another one
         return Finding("note", about, told[-1], f"if you want it: {do}")
     return Finding("ok", about, ", ".join(f"{name} {number}" for name, number in have.items()))
-
-
-def _versions(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check that the installed packages work with this numpy, torch and protobuf, such as torchvision."""
-    for (name, of, other, version), told, do in _UNFIT:
-        if name in packages and other in packages:
-            one, two = packages[name].version, packages[other].version
-            if SpecifierSet(of).contains(one) and SpecifierSet(version).contains(two):
-                yield Finding("note", name, f"{one} beside {other} {two}: {told}", do)
-    for base in ("numpy", "torch", "protobuf"):
-        version = packages[base].version if base in packages else ""
-        against = [
-            f"{name} {package.version} wants {base}{one.specifier}"
-            for name, package in sorted(packages.items())
-            if name != _OWN
-            for one in _requirements(package)
-            if version and one.name == base and not one.specifier.contains(version, prereleases=True)
-        ]
-        if against:
-            do = f"upgrade these, or give {_OWN} an environment of its own"
-            yield Finding("wrong", base, f"{version}, and {'; '.join(against)}", do)
 
 
 def _imports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
@@ -393,4 +363,4 @@ def _others_write(path: Path) -> str | None:
     return "anybody" if mode & 0o002 else "its group" if mode & 0o020 else None
 
 
-_CHECKS = (_extras, _versions, _imports, _gpus, _torchserve, _ports, _model_store, _folder, _ledger)
+_CHECKS = (_extras, _imports, _gpus, _torchserve, _ports, _model_store, _folder, _ledger)
