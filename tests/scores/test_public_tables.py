@@ -94,8 +94,3 @@ def test_none_is_wrong_in_silence_and_few_are_refused_that_say_all() -> None:
     assert counted["wrong in silence"] == 0, counted
     complete = [without_options()[table.name] for table in TABLES if table.complete]
     assert sum(verdict.startswith("refused") for verdict in complete) < 0.05 * len(complete)
-
-
-def test_there_are_a_hundred_of_different_names() -> None:
-    assert len({table.name for table in TABLES}) == len(TABLES) == 100
-    assert all(table.options is not None for table in TABLES if table.complete)
