@@ -11,7 +11,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from shlex import quote
@@ -24,9 +24,8 @@ from packaging.utils import canonicalize_name
 from calib_serve.core.errors import CalibServeError, InputError, ServerError
 from calib_serve.core.files import GROUP_READS, LEAST_ROOM
 from calib_serve.core.options.doctor import DoctorOptions
-from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.packages import RUNTIMES
-from calib_serve.torchserve import Ports, find_java, is_free
+from calib_serve.torchserve import find_java
 
 Level = Literal["ok", "note", "wrong"]  # note: works, and should be known; wrong: something will fail
 Packages = Mapping[str, Distribution]  # by canonical name
@@ -240,24 +239,6 @@ def _torchserve(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
         yield Finding("note", "torchserve", told, f"to serve by them: pip install {' '.join(lacks)}")
 
 
-def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check the ports of TorchServe and of the watch, where this host would run them."""
-    extras = _chosen(asked, packages)
-    wanted: dict[int, str] = {}
-    if "torchserve" in extras:
-        wanted = {port: f"TorchServe's {name}" for name, port in asdict(Ports()).items()}
-    if "watch" in extras:
-        wanted[ListenOptions.port] = "calib-serve watch"
-    for port, whose in wanted.items():
-        if not is_free(port):
-            # Where nothing was asked for, it is most likely the server that this host runs.
-            level: Level = "wrong" if asked.for_ else "note"
-            do = f"see who has it by ss -ltnp 'sport = :{port}', end that program or choose another port"
-            yield Finding(level, f"port {port}", f"for {whose}, it is taken", do)
-    if free := [port for port in wanted if is_free(port)]:
-        yield Finding("ok", "ports", f"free on this host: {', '.join(map(str, free))}")
-
-
 def _model_store(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     if (path := asked.store) is None:
         return
@@ -363,4 +344,4 @@ def _others_write(path: Path) -> str | None:
     return "anybody" if mode & 0o002 else "its group" if mode & 0o020 else None
 
 
-_CHECKS = (_extras, _imports, _gpus, _torchserve, _ports, _model_store, _folder, _ledger)
+_CHECKS = (_extras, _imports, _gpus, _torchserve, _model_store, _folder, _ledger)

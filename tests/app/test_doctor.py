@@ -127,12 +127,3 @@ def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(
     assert len(told["findings"]) == told["ok"] + told["note"] + told["wrong"]
     assert list(tmp_path.iterdir()) == [keyring]
     assert cli("--keyring", tmp_path / "gone.json").exit_code == 1
-
-
-def test_a_port_that_is_taken_is_wrong_where_the_host_is_for_what_listens_there(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor, "is_free", lambda port: port != 8080)
-    monkeypatch.setattr(doctor, "find_java", lambda: "java")  # no process
-    assert site.found("torchserve")["port 8080"].level == "wrong"
-    assert "port 8080" not in site.found("torch")
