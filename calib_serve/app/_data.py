@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from calib_serve.models import Classifier
     from calib_serve.scores import Outputs, Schema, Scores
 
-__all__ = [
-    "ModelSamples",
-    "PictureOptions",
-    "archive_scores",
-    "file_scores",
-    "held_out",
-    "model_samples",
-    "plain_scores",
-    "preprocessing",
-    "read_tree",
-    "refuse_file_options",
-]
-
 _KEYS = ("mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
 
 

@@ -7,10 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 _FIRST = 2.0  # seconds: what is over before needs no progress
 _Show = Callable[[str, int, "int | None"], None]

@@ -11,7 +11,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from shlex import quote
@@ -24,9 +24,8 @@ from packaging.utils import canonicalize_name
 from calib_serve.core.errors import CalibServeError, InputError, ServerError
 from calib_serve.core.files import GROUP_READS, LEAST_ROOM
 from calib_serve.core.options.doctor import DoctorOptions
-from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.packages import RUNTIMES
-from calib_serve.torchserve import Ports, find_java, is_free
+from calib_serve.torchserve import find_java
 
 Level = Literal["ok", "note", "wrong"]  # note: works, and should be known; wrong: something will fail
 Packages = Mapping[str, Distribution]  # by canonical name
@@ -41,15 +40,6 @@ _COMPILED = {
     **dict.fromkeys(RUNTIMES, "onnxruntime"),
 }
 """Packages with compiled parts that may not load, and the module of each. Importing them writes no file."""
-
-_UNFIT = (
-    (
-        ("skl2onnx", "<=1.20.0", "protobuf", ">=7"),
-        "its own to_onnx refuses HistGradientBoosting: Expected an int, got a boolean",
-        "write them by CalibratedClassifier.to_onnx, or pip install 'protobuf<7'",
-    ),
-)
-"""Pairs of packages that do not work together though neither says so, with what fails and the advice."""
 
 _NETWORK = re.compile(
     r"(nfs|cifs|smb|9p|afs|ceph|glusterfs|lustre|gpfs|beegfs|ocfs2|virtiofs)"
@@ -168,27 +158,6 @@ def _complete(extra: str, wanted: list[Requirement], packages: Packages, *, aske
     return Finding("ok", about, ", ".join(f"{name} {number}" for name, number in have.items()))
 
 
-def _versions(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check that the installed packages work with this numpy, torch and protobuf, such as torchvision."""
-    for (name, of, other, version), told, do in _UNFIT:
-        if name in packages and other in packages:
-            one, two = packages[name].version, packages[other].version
-            if SpecifierSet(of).contains(one) and SpecifierSet(version).contains(two):
-                yield Finding("note", name, f"{one} beside {other} {two}: {told}", do)
-    for base in ("numpy", "torch", "protobuf"):
-        version = packages[base].version if base in packages else ""
-        against = [
-            f"{name} {package.version} wants {base}{one.specifier}"
-            for name, package in sorted(packages.items())
-            if name != _OWN
-            for one in _requirements(package)
-            if version and one.name == base and not one.specifier.contains(version, prereleases=True)
-        ]
-        if against:
-            do = f"upgrade these, or give {_OWN} an environment of its own"
-            yield Finding("wrong", base, f"{version}, and {'; '.join(against)}", do)
-
-
 def _imports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Import the compiled modules of the chosen extras, and torchvision where it is installed."""
     wanted = _wanted(asked, packages)
@@ -268,24 +237,6 @@ def _torchserve(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     if lacks := [name for name in ("captum", "torchvision") if name not in packages]:
         told = f"its image and text handlers, such as image_classifier, import {' and '.join(lacks)}"
         yield Finding("note", "torchserve", told, f"to serve by them: pip install {' '.join(lacks)}")
-
-
-def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check the ports of TorchServe and of the watch, where this host would run them."""
-    extras = _chosen(asked, packages)
-    wanted: dict[int, str] = {}
-    if "torchserve" in extras:
-        wanted = {port: f"TorchServe's {name}" for name, port in asdict(Ports()).items()}
-    if "watch" in extras:
-        wanted[ListenOptions.port] = "calib-serve watch"
-    for port, whose in wanted.items():
-        if not is_free(port):
-            # Where nothing was asked for, it is most likely the server that this host runs.
-            level: Level = "wrong" if asked.for_ else "note"
-            do = f"see who has it by ss -ltnp 'sport = :{port}', end that program or choose another port"
-            yield Finding(level, f"port {port}", f"for {whose}, it is taken", do)
-    if free := [port for port in wanted if is_free(port)]:
-        yield Finding("ok", "ports", f"free on this host: {', '.join(map(str, free))}")
 
 
 def _model_store(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
@@ -393,4 +344,4 @@ def _others_write(path: Path) -> str | None:
     return "anybody" if mode & 0o002 else "its group" if mode & 0o020 else None
 
 
-_CHECKS = (_extras, _versions, _imports, _gpus, _torchserve, _ports, _model_store, _folder, _ledger)
+_CHECKS = (_extras, _imports, _gpus, _torchserve, _model_store, _folder, _ledger)

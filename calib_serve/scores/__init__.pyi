@@ -50,7 +50,6 @@ from calib_serve.scores.replies import leaves as leaves
 from calib_serve.scores.replies import same_format as same_format
 from calib_serve.scores.replies import value_at as value_at
 from calib_serve.scores.rows import read_rows as read_rows
-from calib_serve.scores.scales import Scaled as Scaled
 from calib_serve.scores.schema import OF_ANSWERS as OF_ANSWERS
 from calib_serve.scores.schema import Schema as Schema
 from calib_serve.scores.scores import ProbsView as ProbsView

@@ -8,7 +8,6 @@ that are only begun, may be of several classes: that part is known by its bounds
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,10 +26,9 @@ from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import is_json, objects_of, open_lines
 
-Form = Literal["logprobs", "votes", "stated"]
+Form = Literal["logprobs", "votes"]
 
-_ENTRIES = ("form", "classes", "pattern", "confidence")
-_SCALES = {"percent": 100.0, "fraction": 1.0}
+_ENTRIES = ("form", "classes")
 _BEGINS = "*"
 _UNREADABLE = "\ufffd".encode()
 """What servers show for a part of a letter; some also give it as a token's bytes (vLLM 0.33)."""
@@ -101,10 +99,7 @@ class LabelWords:
 
     Args:
         classes: The words of each class by its name, in the order of the classes.
-        form: What an answer holds: "logprobs" of its tokens; "votes", several answers to one question;
-            "stated", a text that says a class and a confidence.
-        pattern: Regular expression with the groups ``class`` and ``confidence``, of "stated".
-        confidence: "percent" or "fraction", of "stated".
+        form: What an answer holds: "logprobs" of its tokens; "votes", several answers to one question.
 
     Raises:
         InputError: Where a word is of two classes, or an entry is missing or of another form.
@@ -116,8 +111,6 @@ class LabelWords:
 
     classes: Mapping[str, Sequence[str]]
     form: Form = "logprobs"
-    pattern: str | None = None
-    confidence: str | None = None
     _words: dict[bytes, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -142,21 +135,6 @@ class LabelWords:
                     raise InputError(
                         f"{word!r} is a word of two classes, {self.names[self._words[text]]} and {name}"
                     )
-        self._check_stated()
-
-    def _check_stated(self) -> None:
-        if self.form != "stated":
-            if self.pattern is not None or self.confidence is not None:
-                raise InputError("pattern and confidence are of the form stated")
-            return
-        try:
-            groups = re.compile(self.pattern or "").groupindex
-        except (re.error, TypeError) as error:
-            raise InputError(f"the pattern is no regular expression: {error}") from error
-        if {*groups} != {"class", "confidence"}:
-            raise InputError("the pattern has the two groups (?P<class>...) and (?P<confidence>...)")
-        if not isinstance(self.confidence, str) or self.confidence not in _SCALES:
-            raise InputError(f"confidence is percent or fraction, got {shown(self.confidence)}")
 
     @classmethod
     def load(cls, path: str | Path) -> LabelWords:
@@ -236,8 +214,6 @@ class LabelWords:
             return self._votes([_text(one) for one in choices])
         if len(choices) != 1:
             raise InputError(f"the response holds {len(choices)} answers, which are votes; read one by one")
-        if self.form == "stated":
-            return self._stated(_text(choices[0]))
         places = [*_places(choices[0])]
         _check_spelt(places, choices[0])
         return self.sum_up(places)
@@ -282,27 +258,6 @@ class LabelWords:
         counts = np.bincount(found, minlength=len(self.names)) + (0.5 if found else 0.0)
         shares = counts * (len(found) / len(texts) / (counts.sum() or 1))
         return ClassAnswer(shares, np.zeros(len(counts)), 0.0, " | ".join(texts))
-
-    def _stated(self, text: str) -> ClassAnswer:
-        k_classes = len(self.names)
-        none = ClassAnswer(np.zeros(k_classes), np.zeros(k_classes), 0.0, text)
-        found = re.search(self.pattern or "", text)
-        k = None if found is None else self.class_of(found["class"] or "")
-        if found is None or k is None:
-            return none
-        p = self._worth((found["confidence"] or "").strip())
-        shares = np.full(k_classes, (1 - p) / (k_classes - 1))
-        shares[k] = p
-        return ClassAnswer(shares, np.zeros(k_classes), 0.0, text)
-
-    def _worth(self, said: str) -> float:
-        try:
-            p = float(said) / _SCALES[str(self.confidence)]
-        except ValueError:
-            p = math.nan
-        if not 0 <= p <= 1:
-            raise InputError(f"{shown(said)} is no confidence in {self.confidence}")
-        return p
 
 
 def _is_text(word: object) -> bool:
@@ -412,7 +367,7 @@ def _token(entry: Mapping[str, Any]) -> tuple[bytes, float]:
     if "id" in entry and held is None:
         raise InputError(
             f"its token {shown(text)} is a piece of a vocabulary, and no text, as mlx_lm lists them: use "
-            "votes or stated confidences"
+            "votes"
         )
     text = held if isinstance(held, str) else text  # mistral.rs 0.9 has a token's number and its text there
     if not isinstance(text, str) or text.startswith("token_id:"):

@@ -72,42 +72,6 @@ def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site
     assert site.found()["extra torch"].what == "lacks torch"
 
 
-@pytest.mark.parametrize(
-    ("line", "level"),
-    [
-        ("NumPy<2,>=1.20", "wrong"),
-        ("numpy (<2)", "wrong"),
-        ("numpy<2; sys_platform == 'win32'", None),
-        ("numpy<2; extra == 'old'", None),
-        ("numpy at most 2", None),
-        ("numpy>=2.4.6rc1,!=2.5.*", None),
-        ("torch==2.4.0", "wrong"),
-        ("torch==2.13.0", None),
-        ("protobuf<7", "wrong"),
-    ],
-)
-def test_a_package_that_needs_another_numpy_torch_or_protobuf_is_wrong(
-    site: Site, line: str, level: str | None
-) -> None:
-    site.add("torch", "2.13.0+cpu")
-    site.add("protobuf", "7.36.2")
-    site.add("torchvision", "0.28.0", f"Requires-Dist: {line}\n")
-    base = "protobuf" if line.startswith("protobuf") else line.partition(" ")[0].lower()[:5]
-    assert site.levels().get(base, site.levels().get("torch")) == level
-
-
-@pytest.mark.parametrize(
-    ("skl2onnx", "protobuf", "level"),
-    [("1.20.0", "7.36.2", "note"), ("1.20.0", "6.33.6", None), ("1.21.0", "7.36.2", None)],
-)
-def test_packages_that_do_not_work_together_and_do_not_say_so_are_noted(
-    site: Site, skl2onnx: str, protobuf: str, level: str | None
-) -> None:
-    site.add("skl2onnx", skl2onnx)
-    site.add("protobuf", protobuf)
-    assert site.levels().get("skl2onnx") == level
-
-
 def test_a_ledger_of_the_network_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts, folder = site.folder / "mountinfo", site.folder / "net drive"
     folder.mkdir()
@@ -163,12 +127,3 @@ def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(
     assert len(told["findings"]) == told["ok"] + told["note"] + told["wrong"]
     assert list(tmp_path.iterdir()) == [keyring]
     assert cli("--keyring", tmp_path / "gone.json").exit_code == 1
-
-
-def test_a_port_that_is_taken_is_wrong_where_the_host_is_for_what_listens_there(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor, "is_free", lambda port: port != 8080)
-    monkeypatch.setattr(doctor, "find_java", lambda: "java")  # no process
-    assert site.found("torchserve")["port 8080"].level == "wrong"
-    assert "port 8080" not in site.found("torch")

@@ -32,13 +32,6 @@ def inputs(folder: Path, **arrays: object) -> Path:
     return folder / "data.npz"
 
 
-def test_the_mark_that_spreadsheets_put_before_a_table_is_no_name(tmp_path: Path) -> None:
-    lines = ["label,logit_0,logit_1", *("1,-2,3", "0,2,-1") * 20]
-    (tmp_path / "scores.csv").write_text("\n".join(lines), encoding="utf-8-sig")
-    done = invoke(["evaluate", str(tmp_path / "scores.csv"), "--json"])
-    assert done.exit_code == 0, done.output
-
-
 @pytest.mark.parametrize(
     ("labels", "advice"),
     [

@@ -137,7 +137,6 @@ def test_every_example_of_every_help_is_a_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "watch.yaml").write_text("models: ['digits:1.0=10']\n")
     examples = printed(str(program(name)[name].help_prologue))
     assert examples
     for words in examples:

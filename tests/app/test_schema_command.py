@@ -91,22 +91,6 @@ def test_percent_is_said_once(table: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
 
 
-def test_the_next_command_of_a_fit_can_be_run(tmp_path: Path) -> None:
-    z = 2 * RNG.standard_normal((400, 3))
-    y = np.array([RNG.choice(3, p=p) for p in softmax(z / 2)])
-    both = {f"{split}_{name}": part for split in ("cal", "test") for name, part in (("s", z), ("labels", y))}
-    np.savez(tmp_path / "s.npz", **both)
-    path, done = schema_of(tmp_path / "s.npz", "--split", "cal", "--columns", "s", "--outputs", "logits")
-    assert done.exit_code == 0, done.stderr
-    assert Schema.load(path).columns == ("s",)
-    how = ["--schema", str(path), "--method", "temperature", "-o", str(tmp_path / "artifact")]
-    done = invoke(["fit", str(tmp_path / "s.npz"), "--split", "cal", *how])
-    assert done.exit_code == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if "--report" in line]
-    words = line.partition("calib-serve ")[2].split()
-    assert invoke([*words[:-1], str(tmp_path / "report.html")]).exit_code == 0
-
-
 def test_decisions_and_contracts_take_a_schema(table: Path, tmp_path: Path) -> None:
     path, _ = schema_of(table, "--split", "cal", *SAID[:-6])  # each sample counts once
     by_schema = ["--schema", str(path)]
@@ -197,7 +181,7 @@ def test_scores_that_were_read_take_no_schema() -> None:
 
 
 def test_what_a_command_lacks_is_found_from_its_message(tmp_path: Path) -> None:
-    rows = [f"{a},{b},{y}" for a, b, y in RNG.integers(0, 2, (60, 3))]
+    rows = [f"{k % 2},{k % 3 % 2},{k % 5 % 2}" for k in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["logit 0,logit 1,label", *rows]))
     (tmp_path / "u.csv").write_text("\n".join(["u,v,label", *rows]))
     fitted = ["fit", str(tmp_path / "t.csv"), "--method", "temperature", "-o", str(tmp_path / "a")]

@@ -16,7 +16,6 @@ from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import InputError
 from calib_serve.fit import fit_temperature, select
 from calib_serve.fit.samples import Samples
-from calib_serve.papers import optimal_temperature
 from calib_serve.report.prepare import class_table, reliability
 from calib_serve.scores import Scores
 
@@ -198,25 +197,6 @@ def test_a_tensor_without_values_is_an_error_of_ours() -> None:
     for tensor in (torch.zeros(2, 3, device="meta"), torch.zeros(2, 3).to_sparse()):
         with pytest.raises(InputError, match="cannot be read as an array"):
             metrics.ece(tensor, [0, 1])
-
-
-# --- one logit a sample -------------------------------------------------------------------------
-
-ONE = LOGITS[:, 1] - LOGITS[:, 0]
-BINARY = (RNG.random(200) < 1 / (1 + np.exp(-ONE / 2))).astype(int)
-TWO = np.stack([np.zeros_like(ONE), ONE], axis=1)
-
-
-@pytest.mark.parametrize("shape", [(200,), (200, 1)])
-def test_one_logit_a_sample_is_two_everywhere(shape: tuple[int, ...]) -> None:
-    one = ONE.reshape(shape)
-    found, expected = (metrics.evaluate(z, BINARY, replicates=16, outputs="logits") for z in (one, TWO))
-    assert found.as_dict() == expected.as_dict()
-    artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
-    np.testing.assert_array_equal(artifact.probs(one), artifact.probs(TWO))
-    assert optimal_temperature((one, BINARY), (one, BINARY)) == optimal_temperature(
-        (TWO, BINARY), (TWO, BINARY)
-    )
 
 
 def test_a_missing_text_of_a_dictionary_or_a_frame_stays_missing() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binned_statistic
 
 from calib_serve.core.bins import Bins, bin_index, psi
 from calib_serve.core.errors import InputError, ShapeError
@@ -87,38 +86,12 @@ def test_ratios_of_no_prediction_are_nan() -> None:
         assert math.isnan(ratio())
 
 
-def test_options_and_shapes_that_cannot_be_right_are_refused() -> None:
-    with pytest.raises(InputError, match="at least 1"):
-        bin_index([0.5], bins=0)
-    with pytest.raises(InputError, match="'right' or 'left'"):
-        bin_index([0.5], edges="middle")  # type: ignore[arg-type]
-    with pytest.raises(ShapeError, match=r"both be \(n,\)"):
-        Bins.tally([0.5, 0.5], [1])
-    with pytest.raises(ShapeError, match="one bin count"):
-        Bins.zeros(10).merge(Bins.zeros(15))
-
-
 # Every number against numpy written out
 
 RNG = np.random.default_rng(11)
 CONFIDENCE = RNG.beta(5, 2, 500).clip(0.05, 0.95)
 RIGHT = (RNG.random(500) < CONFIDENCE - 0.15).astype(float)
 EDGES = np.linspace(0, 1, 16)
-
-
-def plain(statistic: str, values: np.ndarray) -> np.ndarray:
-    """By scipy, whose bins are closed on the left: the same where no value is an edge."""
-    assert not np.isin(CONFIDENCE, EDGES).any()
-    return np.nan_to_num(binned_statistic(CONFIDENCE, values, statistic, bins=EDGES)[0])
-
-
-def test_sums_are_scipys() -> None:
-    for edges in ("right", "left"):
-        bins = Bins.tally(CONFIDENCE, RIGHT, edges=edges)  # type: ignore[arg-type]
-        assert bins.count.tolist() == plain("count", RIGHT).tolist()
-        np.testing.assert_allclose(bins.confidence, plain("sum", CONFIDENCE), rtol=1e-12)
-        assert bins.correct.tolist() == plain("sum", RIGHT).tolist()
-        assert len(bins) == 15
 
 
 def test_every_number_is_as_it_is_written_out() -> None:
@@ -184,13 +157,13 @@ def test_one_wrong_number_among_good_ones_is_refused(wrong: float) -> None:
             Bins.tally([0.25, 0.5, 1.0], values)
 
 
-def test_no_prediction_is_no_error() -> None:
-    assert bin_index([]).tolist() == []
-    assert Bins.tally([], []) == Bins.zeros()
-    assert bin_index([[0.1, 0.9]], bins=2).tolist() == [[0, 1]]
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
+def test_options_and_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        bin_index([0.5], bins=0)
+    with pytest.raises(InputError, match="'right' or 'left'"):
+        bin_index([0.5], edges="middle")  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="one bin count"):
+        Bins.zeros(10).merge(Bins.zeros(15))
     for confidence, correct in (([[0.5]], [[1]]), (0.5, 1), ([0.5], [1, 0]), ([0.5], [[1]])):
         with pytest.raises(ShapeError, match=r"both be \(n,\)"):
             Bins.tally(confidence, correct)  # type: ignore[arg-type]
@@ -207,12 +180,6 @@ def test_zeros_are_zeros_and_equality_is_of_all_three_sums() -> None:
     assert base == Bins([2.0], [1.0], [1.0])
     for other in (Bins([3.0], [1.0], [1.0]), Bins([2.0], [1.5], [1.0]), Bins([2.0], [1.0], [2.0]), 7, None):
         assert base != other
-
-
-def test_sums_merge_each_with_its_own() -> None:
-    merged = Bins([1, 2], [0.5, 1], [0, 1]).merge(Bins([10, 20], [5, 10], [1, 3]))
-    assert merged == Bins([11, 22], [5.5, 11], [1, 4])
-    assert Bins([1], [1], [1]) + Bins([1], [1], [0]) == Bins([2], [2], [1])
 
 
 def test_the_stability_index_is_symmetric_and_nan_where_a_histogram_is_empty() -> None:

@@ -122,31 +122,6 @@ def test_votes_leave_room_for_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("confidence", "text", "p"),
-    [
-        ("percent", "spam, 87 %", 0.87),
-        ("fraction", "spam, 0.87", 0.87),
-    ],
-)
-def test_a_stated_confidence_is_read_as_said(confidence: Any, text: str, p: float) -> None:
-    pattern = r"(?P<class>\w+), (?P<confidence>[\w.]+)"
-    words = LabelWords({"spam": ["spam"], "ham": ["ham"]}, "stated", pattern, confidence)
-    response = {"choices": [{"text": text}]}
-    assert words.read(response).probs == pytest.approx([p, 1 - p])
-    with pytest.raises(InputError, match="no confidence"):
-        words.read({"choices": [{"text": "spam, 870"}]})
-
-
-def test_a_stated_class_without_a_confidence_is_refused() -> None:
-    words = LabelWords(
-        {"a": ["a"], "b": ["b"]}, "stated", r"(?P<class>a|b)?( (?P<confidence>\d+))?", "percent"
-    )
-    assert np.isnan(words.read({"choices": [{"text": " 5"}]}).probs).all()
-    with pytest.raises(InputError, match="no confidence"):
-        words.read({"choices": [{"text": "a"}]})
-
-
-@pytest.mark.parametrize(
     ("response", "message"),
     [
         ({"error": {"message": "overloaded"}}, "no completion.*overloaded"),
@@ -194,22 +169,10 @@ def test_what_holds_no_distribution_is_refused(response: dict[str, Any], message
         ("classes: {a: [], b: [y]}", "list of texts"),
         ("classes: {a: [x], b: [y]}\nform: logits", "form of answers"),
         ("classes: {a: [x], b: [y]}\nwords: 1", "a mapping of"),
-        ("classes: {a: [x], b: [y]}\npattern: x", "of the form stated"),
-        ("classes: {a: [x], b: [y]}\nform: stated\npattern: '('", "no regular expression"),
-        ("classes: {a: [x], b: [y]}\nform: stated\npattern: x", "two groups"),
-        (
-            "classes: {a: [x], b: [y]}\nform: stated\npattern: '(?P<class>x)(?P<confidence>y)'",
-            "confidence is percent",
-        ),
         ("classes: {a: 5, b: [y]}", "list of texts"),
         ("classes: {a: {x: 1}, b: [y]}", "list of texts"),
         ('classes: {a: ["\\ud800"], b: [y]}', "list of texts"),
         ("classes: {a: [x], b: [y], a: [z]}", "twice"),
-        ("classes: {a: [x], b: [y]}\nform: stated\npattern: 5", "no regular expression"),
-        (
-            "classes: {a: [x], b: [y]}\nform: stated\nconfidence: [1]\npattern: (?P<class>)(?P<confidence>)",
-            "confidence is percent",
-        ),
         ("[1]", "a mapping of"),
         ("classes: {a: [x], b: [", "cannot read the words"),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,26 +30,3 @@ def test_class_names_choose_and_order_the_columns(labels: list[str]) -> None:
     made = Scores.of({**TABLE, "animal": labels}, "animal", outputs="logits", class_names=["dog", "cat"])
     assert made.values.tolist() == [[0.8, 2.0], [-0.3, 0.7]]
     assert made.labels.tolist() == [int(label == "cat") for label in labels]
-
-
-def test_a_class_that_is_called_as_a_role_is_one_of_the_classes(tmp_path: Path) -> None:
-    """Of a table of languages, id is Indonesian."""
-    path = tmp_path / "languages.csv"
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows(
-            [["en", "fr", "id", "label"], [1, 2, 3, "id"], [3, 1, 2, "en"], [0, 4, 1, "fr"]]
-        )
-    read = Scores.read(path, outputs="logits")
-    assert (read.class_names, read.labels.tolist(), read.ids) == (("en", "fr", "id"), [2, 0, 1], None)
-
-
-@pytest.mark.parametrize("outputs", ["logit", "probability"])
-def test_what_is_one_number_a_sample_is_one_column(outputs: str) -> None:
-    with pytest.raises(InputError, match="one number a sample"):
-        Scores.of([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]], outputs=outputs)
-
-
-def test_too_few_rows_that_sum_to_one_say_so() -> None:
-    with pytest.raises(InputError, match="sum to 1, as so few"):
-        Scores.of([[0.7, 0.3]])
-    assert Scores.of([[0.7, 0.3]], outputs="probabilities").outputs == "probabilities"

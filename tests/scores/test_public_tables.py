@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -77,25 +74,3 @@ SETTLED = [table for table in TABLES if table.options is not None]
 def test_a_public_table_is_read_right_with_its_options(table: Table, tmp_path: Path) -> None:
     verdict, said = read(table, tmp_path, table.keywords(tmp_path))
     assert verdict == "right", f"{verdict}: {said}"
-
-
-@cache
-def without_options() -> dict[str, Verdict]:
-    """What comes of each table without any option."""
-    verdicts = {}
-    for table in TABLES:
-        with TemporaryDirectory() as folder:
-            verdicts[table.name] = read(table, Path(folder))[0]
-    return verdicts
-
-
-def test_none_is_wrong_in_silence_and_few_are_refused_that_say_all() -> None:
-    counted = Counter(without_options().values())
-    assert counted["wrong in silence"] == 0, counted
-    complete = [without_options()[table.name] for table in TABLES if table.complete]
-    assert sum(verdict.startswith("refused") for verdict in complete) < 0.05 * len(complete)
-
-
-def test_there_are_a_hundred_of_different_names() -> None:
-    assert len({table.name for table in TABLES}) == len(TABLES) == 100
-    assert all(table.options is not None for table in TABLES if table.complete)

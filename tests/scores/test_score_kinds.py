@@ -147,18 +147,6 @@ def test_a_scale_for_each_class_takes_only_what_it_was_fitted_on(
     assert both.takes("log_probs"), "rows that add up to the same make it the same"
 
 
-def test_examples_travel_with_the_artifact(
-    overconfident: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
-    fitted = fit_vector(Samples.of(*overconfident))
-    assert fitted.examples is not None
-    read = Artifact.load(fitted.save(tmp_path / "artifact"))
-    assert read.examples is not None
-    assert read.fingerprint == fitted.fingerprint
-    np.testing.assert_array_equal(read.examples.logits, fitted.examples.logits)
-    np.testing.assert_allclose(read.of_logits(read.examples.logits), read.examples.probs, atol=1e-12)
-
-
 ONE: dict[str, Any] = {"logit": [-2.0, 0.0, 3.0], "probability": [0.1, 0.5, 0.9]}
 
 
@@ -205,14 +193,6 @@ def test_what_is_no_probability_becomes_nan() -> None:
     assert np.isfinite(found[0]).all()
     assert np.isnan(found[1]).all()
     assert np.isnan(found[2, 0])
-
-
-def test_a_table_of_probabilities_is_read_as_such(tmp_path: Path) -> None:
-    rows = "".join(f"0,{p},{1 - p}\n" for p in np.linspace(0.1, 0.9, 30).round(2))
-    (tmp_path / "p.csv").write_text("label,0,1\n" + rows)
-    found = Scores.read(tmp_path / "p.csv")
-    assert "their rows sum to 1" in found.reading
-    np.testing.assert_allclose(softmax(found.logits)[0], [0.1, 0.9], atol=1e-6)
 
 
 def test_columns_that_seem_to_be_ranks_are_classes_where_that_is_said() -> None:

@@ -162,14 +162,6 @@ def test_the_largest_probabilities_alone_are_calibrated_as_ranks() -> None:
     assert fitted.fit["temperature"] == pytest.approx(best.x, rel=1e-5)
 
 
-def test_a_view_of_probabilities_is_an_array_that_is_made_block_by_block() -> None:
-    z, y = samples(50, 11)
-    view = Scores.of(z, y, outputs="logits").probs
-    np.testing.assert_array_equal(np.asarray(view), softmax(z))
-    np.testing.assert_array_equal(view[np.array([3, 1])], softmax(z)[[3, 1]])
-    assert view.shape == (50, 3)
-
-
 @pytest.mark.parametrize("outputs", ["logits", "probabilities", "label_logits", "probability", "logit"])
 def test_a_view_has_the_rows_and_columns_of_what_it_stands_for(outputs: Any) -> None:
     z, _ = samples(50, 12)
@@ -293,6 +285,12 @@ NAMED: list[tuple[list[Any], list[Any], Any]] = [
     (["a", "b", "c"], [0.5, 1], "class ids or names, got 0.5"),
     (["a", "b", "c"], [1, 3], "these seem to begin at 1"),
     (["a", "b", "c"], [0, 255], "255 stands for none"),
+    (["a", "b", "c"], ["a", " c", "b "], [0, 2, 1]),
+    (["a", "b", "c"], ["2", " 1", "1.0"], [2, 1, 1]),
+    (["a", "b", "c"], ["a", "2"], "no class is called '2'"),
+    (["2", "0", "1"], ["0", "2", "1"], [1, 0, 2]),
+    (["1", "2", "3"], ["1", "2", "1"], [0, 1, 0]),
+    (["1", "2", "3"], ["0", "2", "1"], "'0' is none of the classes"),
 ]
 
 
@@ -376,41 +374,6 @@ LABELS = (RNG.random(300) < 1 / (1 + np.exp(-ONE / 2))).astype(int)
 TWO = np.stack([np.zeros_like(ONE), ONE], axis=1)
 
 
-def splits(logits: np.ndarray, name: str = "logits") -> dict[str, np.ndarray]:
-    return {
-        f"{split}_{what}": values
-        for split in ("cal", "test")
-        for what, values in ((name, logits), ("labels", LABELS))
-    }
-
-
-@pytest.mark.parametrize("shape", [(300,), (300, 1)])
-def test_one_logit_a_sample_is_two_columns(shape: tuple[int, ...], tmp_path: Path) -> None:
-    np.savez(tmp_path / "one.npz", **splits(ONE.reshape(shape)))
-    found = Scores.read(tmp_path / "one.npz", split="cal")
-    assert found.name == "one"
-    np.testing.assert_array_equal(found.logits, TWO)
-    np.testing.assert_array_equal(found.labels, LABELS)
-    assert found.labels.dtype == np.intp
-    assert len(found) == 300
-
-
-@pytest.mark.parametrize("shape", [(300,), (300, 1)])
-@pytest.mark.parametrize("name", ["probs", "log_probs"])
-def test_one_probability_a_sample_is_class_1(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
-    values = softmax(TWO) if name == "probs" else log_softmax(TWO)
-    np.savez(tmp_path / "p.npz", **splits(values[:, 1].reshape(shape), name))
-    found = Scores.read(tmp_path / "p.npz", split="cal")
-    np.testing.assert_allclose(softmax(found.logits), softmax(TWO), atol=1e-12)
-
-
-def test_labels_that_a_table_holds_as_floats_are_class_ids(tmp_path: Path) -> None:
-    (tmp_path / "z.csv").write_text("label,score\n0.0,-1.5\n1.0,2.0\n")
-    found = Scores.read(tmp_path / "z.csv", outputs="logit")
-    assert found.labels.tolist() == [0, 1]
-    assert found.logits.tolist() == [[0.0, -1.5], [0.0, 2.0]]
-
-
 def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> None:
     path = tmp_path / "z.npz"
     np.savez(path, cal_logits=TWO, logits=TWO, test_logits=TWO, test_labels=LABELS + 1)
@@ -421,52 +384,6 @@ def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> No
     np.savez(path, logits=TWO, labels=LABELS + 0.5)
     with pytest.raises(InputError, match="must be class ids or names"):
         Scores.read(path)
-
-
-def csv(folder: Path, header: str, *labels: str) -> Path:
-    path = folder / "z.csv"
-    rows = [f"{k}.5,{-k}.25,0.1,{label}\n" for k, label in enumerate(labels)]
-    path.write_text(f"{header},label\n" + "".join(rows))
-    return path
-
-
-def test_a_label_is_a_name_or_the_digits_of_an_id(tmp_path: Path) -> None:
-    def ids(header: str, *labels: str, **how: Any) -> list[int]:
-        return Scores.read(csv(tmp_path, header, *labels), outputs="logits", **how).labels.tolist()
-
-    assert ids("a,b,c", "a", " c", "b ") == [0, 2, 1]
-    assert ids("a,b,c", "2", " 1", "1.0", columns=["a", "b", "c"]) == [2, 1, 1]
-    assert ids("0,1,2", "0", "2", "1") == [0, 2, 1]
-    assert ids("2,0,1", "0", "2", "1") == [1, 0, 2]
-    assert ids("1,2,3", "1", "2", "1") == [0, 1, 0]
-
-
-def test_a_label_that_is_no_class_or_may_be_two_is_refused(tmp_path: Path) -> None:
-    for header, labels, said in (
-        ("a,b,c", ["a", "d"], "no class is called 'd'"),
-        ("a,b,c", ["1", "3"], r"\[0, 3\)"),
-        ("a,b,c", ["a", "2"], "no class is called '2'"),
-        ("1,2,3", ["0", "2", "1"], "'0' is none of the classes '1', '2', '3'"),
-    ):
-        path = csv(tmp_path, header, *labels)
-        with pytest.raises(InputError, match=said):
-            Scores.read(path, outputs="logits", columns=header.split(","))
-        if header == "a,b,c":
-            with pytest.raises(InputError, match="--columns"):
-                Scores.read(path, outputs="logits")
-
-
-def test_labels_are_names_where_names_are_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "z.parquet"
-    scores = {name: np.arange(3) * 0.1 for name in ("1", "2", "3")}
-    pq.write_table(pa.table({**scores, "label": [1, 2, 3]}), path)
-    assert Scores.read(path, outputs="logits").labels.tolist() == [0, 1, 2]
-    pq.write_table(pa.table({**scores, "label": ["1", "3", "2"]}), path)
-    assert Scores.read(path, outputs="logits").labels.tolist() == [0, 2, 1]
-    pq.write_table(pa.table({**scores, "label": [0, 1, 2]}), path)
-    with pytest.raises(InputError, match="--class-names"):
-        Scores.read(path, outputs="logits")
-    assert Scores.read(path, outputs="logits", class_names=[0, 1, 2]).labels.tolist() == [0, 1, 2]
 
 
 def test_a_parquet_of_scores_that_is_a_bomb_or_names_a_column_twice_is_refused(tmp_path: Path) -> None:
