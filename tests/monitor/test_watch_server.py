@@ -38,5 +38,3 @@ def test_it_stops_cleanly_also_where_the_shell_had_it_ignore_sigint(make_server,
     httpx.post(f"{server.url}/v1/labels", json=labels, timeout=30)
     assert server.stop(how) == 0
     assert counted(server) == 3
-
-
