@@ -38,7 +38,15 @@ class PlainData(BySchema):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresOptions(BySchema):
+class Grouped(BySchema):
+    """Which samples are not independent."""
+
+    groups: Any = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions(Grouped):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
     columns: tuple[str, ...] | None = None
@@ -49,8 +57,6 @@ class ScoresOptions(BySchema):
     points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p; of language models' answers answers:FILE.yaml."""
     missing: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
-    groups: Annotated[Any, SCHEMA] = None
-    """Which samples belong together, such as one patient's: a column, or an npy file."""
     class_names: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Names of the classes, in order, where the data have none."""
     sample_weight: Annotated[Any, SCHEMA] = None
@@ -111,13 +117,14 @@ class OfModel(Factory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldData(PlainData, OfModel):
+class HeldData(PlainData, Grouped, OfModel):
     """The origin of scores of an artifact's model, which says what they are."""
 
     @property
     def of_file(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.read``, but for the split."""
-        return {} if self.schema is None else {"schema": self.schema}
+        given = {"groups": self.groups, "schema": self.schema}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
