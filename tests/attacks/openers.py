@@ -19,7 +19,6 @@ from small_models import everything, temperature
 
 from calib_serve import Artifact, Keyring
 from calib_serve.app.fit import shares
-from calib_serve.artifact import Contract
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
 from calib_serve.core.files import own_folder, read_whole
@@ -32,6 +31,7 @@ from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled_texts import read_texts
+from calib_serve.monitor import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.client import read_token
 from calib_serve.receipts.delivery import Batch
@@ -135,7 +135,7 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "key_file": ("key_file.json", Tokens.read),
     "environment": ("environment.json", lambda p: host_setting(p.parent, "CALIB_SERVE_LEDGER")),
     "promotions": ("promotions.json", lambda p: Host(p.parent, p.parent).exchanges()),
-    "contract": ("contract.yaml", lambda p: Contract.read(p.read_bytes())),
+    "contract": ("contract.yaml", lambda p: read_contract(p, Artifact((), method="none", classes=3))),
     "versions": ("models.json", lambda p: FollowedVersions(p).changed()),
     "shares": ("shares.yaml", lambda p: shares(str(p))),
     "probe": ("request.json", Request.of_file),

@@ -140,7 +140,7 @@ def test_labels_a_day_late_are_provisional_at_once_and_mature_on_the_third_day(t
             with talk_to(watch) as client:
                 page = client.get("/", params={"window": "7d"}).text
             assert "Provisional" in page
-            assert "labels came within" in page
+            assert "mature once the longest usual delay has been seen" in page
     assert provisional - first_label <= 3600
     assert mature - start <= 3 * DAY
     assert gauges(watch, "calib_window_", "7d")["provisional"] == 0
