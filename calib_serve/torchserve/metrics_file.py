@@ -76,22 +76,17 @@ def undeclared(path: Path) -> list[str]:
     try:
         content = yaml.safe_load(read_whole(path))  # with aliases, as TorchServe takes it
         declared = {
-            (kind, metric["name"], tuple(metric.get("dimensions") or ()))
-            for kind, metrics in (content.get("model_metrics") or {}).items()
+            (section, kind, metric["name"], tuple(metric.get("dimensions") or ()))
+            for section in ("ts_metrics", "model_metrics")
+            for kind, metrics in (content.get(section) or {}).items()
             for metric in metrics or ()
         }
-    except (
-        OSError,
-        yaml.YAMLError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (*_UNREADABLE, yaml.YAMLError) as error:
         raise ServerError(f"{path} is no metrics file of TorchServe that can be read: {error!r}") from error
     return [
-        one.name for one in (*SERIES, *WORKERS) if (one.in_torchserve, one.name, one.labels) not in declared
+        one.name
+        for one in (*SERIES, *WORKERS)
+        if ("model_metrics", one.in_torchserve, one.name, one.labels) not in declared
     ]
 
 
