@@ -18,7 +18,6 @@ from readers import Reader, scratch, sound_params, tiny_png
 from small_models import everything, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.app._command import _read_config
 from calib_serve.app.fit import shares
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
@@ -139,13 +138,12 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "promotions": ("promotions.json", lambda p: Host(p.parent, p.parent).exchanges()),
     "contract": ("contract.yaml", read_contract),
     "versions": ("models.json", lambda p: FollowedVersions(p).changed()),
-    "config": ("options.yaml", _read_config),
     "shares": ("shares.yaml", lambda p: shares(str(p))),
     "probe": ("request.json", Request.of_file),
     **{
         f"scores{ending}": (f"scores{ending}", lambda p: Scores.read(p).logits[:1])
         for ending in (
-            ".csv", ".tsv", ".jsonl", ".npy", ".npz", ".parquet", ".feather", ".safetensors", ".csv.gz",
+            ".csv", ".tsv", ".jsonl", ".npy", ".npz", ".parquet", ".csv.gz",
         )
     },
     "inputs.npz": ("data.npz", load_data),
@@ -184,7 +182,7 @@ def of_bytes(name: str, opened: Opener) -> Reader:
 
 # Those of ``readers`` do more with what they are given, and are left as they are.
 SETTINGS = (
-    "certificate", "config", "graph_data", "kafka", "key_file", "metrics", "password", "probe", "promotions",
+    "certificate", "graph_data", "kafka", "key_file", "metrics", "password", "probe", "promotions",
     "repository", "server", "shares", "token", "waiting",
 )  # fmt: skip
 READERS = {**readers.READERS, **{name: of_bytes(*OPENERS[name]) for name in SETTINGS}}
