@@ -282,9 +282,9 @@ def _apart(
 
     expected = found.schema if calibration is None else calibration.schema
     said = None if source.schema is None else Schema.load(source.schema)
-    # It has neither labels nor what else lies beside the rows of DATA.
-    beside = dict.fromkeys(("labels", "groups", "sample_weight", "by"))
-    bare = None if said is None else replace(said, **beside)
+    bare = None
+    if said is not None:  # it has neither labels nor what else lies beside the rows of DATA
+        bare = replace(said, labels=None, groups=None, sample_weight=None, by=None)
     unlabelled = replace(source, labels=None, schema=bare)
     other = file_scores(str(options.unknown), unlabelled, split=None, expected=expected)
     other = other if calibration is None else calibration.calibrated(other)

@@ -87,6 +87,7 @@ def read_source(
     inside = {what: name for what, name in asked.items() if what not in apart}
     wanted = _Asked(split, columns, inside, classes, told, expected)
     with _reading(path) as read:
+        found: RawScores
         if read in _ARRAYS.values():
             found = read(path, wanted)
         else:

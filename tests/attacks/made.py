@@ -372,10 +372,6 @@ def texts() -> Files:
     }
 
 
-def config() -> Files:
-    return {"sound.yaml": b"segments: 7\narl: 1e5\n"}
-
-
 def shares() -> Files:
     return {"sound.yaml": b"cat: 0.7\ndog: 0.3", "sound": b"0.7\n0.3", "infinite": b"a=inf,b=nan"}
 
@@ -458,7 +454,6 @@ MADE = {
     "samples": shards,
     "onnx": graphs,
     "graph_data": weights,
-    "config": config,
     "shares": shares,
     "metrics": metrics,
     "key_file": keys_of_torchserve,

@@ -142,7 +142,7 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     **{
         f"scores{ending}": (f"scores{ending}", lambda p: Scores.read(p).logits[:1])
         for ending in (
-            ".csv", ".tsv", ".jsonl", ".npy", ".npz", ".parquet", ".feather", ".safetensors", ".csv.gz",
+            ".csv", ".tsv", ".jsonl", ".npy", ".npz", ".parquet", ".csv.gz",
         )
     },
     "inputs.npz": ("data.npz", load_data),
@@ -180,7 +180,7 @@ def of_bytes(name: str, opened: Opener) -> Reader:
 
 # Those of ``readers`` do more with what they are given, and are left as they are.
 SETTINGS = (
-    "certificate", "config", "graph_data", "kafka", "key_file", "metrics", "password", "probe", "promotions",
+    "certificate", "graph_data", "kafka", "key_file", "metrics", "password", "probe", "promotions",
     "repository", "server", "shares", "token", "waiting",
 )  # fmt: skip
 READERS = {**readers.READERS, **{name: of_bytes(*OPENERS[name]) for name in SETTINGS}}
