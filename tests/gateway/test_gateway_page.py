@@ -38,7 +38,7 @@ def test_what_the_page_says_is_what_happens(tmp_path: Path, triton: Triton, trit
 
     def here(command: str) -> str:
         program = f"{sys.executable} -c 'from calib_serve.app import main; main()' "
-        moved = re.sub(r"127\.0\.0\.1:(\d+)", lambda m: f"127.0.0.1:{ports[m[1]]}", command)
+        moved = re.sub(r"(127\.0\.0\.1:|port )(\d+)", lambda m: f"{m[1]}{ports[m[2]]}", command)
         # The server's latest version is 2, the page's 1.
         moved = moved.replace("digits:1=", "digits:2=")
         return moved.replace("calib-serve ", program) if command.startswith("calib-serve") else moved
