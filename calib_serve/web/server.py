@@ -56,7 +56,7 @@ def serve_app(
     cert, key = options.tls_cert, options.tls_key
     context = None if cert is None or key is None else _tls(cert, key)
     config = uvicorn.Config(
-        app,
+        _ending(app),
         host=options.host,
         port=options.port,
         http=_Connection,
@@ -124,6 +124,34 @@ class _Connection(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+
+def _ending(app: App) -> App:
+    """Wrap ``app`` so that an answer ends the connection where the request's body was not read whole.
+
+    What follows may be no request, but the rest of a body whose length a proxy reads in another way.
+    """
+
+    async def ending(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        whole = not any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+        async def received() -> Any:
+            nonlocal whole
+            message = await receive()
+            whole = whole or not message.get("more_body", False)
+            return message
+
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start" and not whole:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        await app(scope, received, sent)
+
+    return ending
 
 
 def _tls(cert: Path, key: Path) -> ssl.SSLContext:
