@@ -64,5 +64,5 @@ def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
     from calib_serve.core.options.fit import ModelFitOptions
 
     own = {key: parameters[key].default if key in parameters else None for key in MODEL_OPTIONS[name]}
-    kept = ("input_shape", "last_linear", "device", "batch_size", "checkpoints")
+    kept = ("input_shape", "last_linear", "device", "batch_size")
     return {**own, **{field.name: field.default for field in fields(ModelFitOptions) if field.name in kept}}

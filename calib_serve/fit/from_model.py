@@ -95,8 +95,7 @@ def calibrate_model(
 
     Before and after are measured on ``test``, else on samples that were held out. How pictures became the
     inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
-    way. The model's logits and features are kept in ``checkpoints``, so that a fit that is started again
-    computes none twice.
+    way.
 
     Args:
         model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
@@ -109,7 +108,7 @@ def calibrate_model(
         options: A ``ModelFitOptions``; keywords replace its fields.
         test: Inputs and labels that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
-        **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
+        **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``class_names``,
             ``cross_validate``, ``custom_ops``, ``device``, ``input_shape``, ``keep_rows``, ``last_linear``,
             ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``, ``weights``. Options
             of Neural Clamping: ``gamma``, ``grid``, ``input_range``, ``normalisation``, ``penalty``,

@@ -60,7 +60,7 @@ def of_split(folder: Path, split: str) -> tuple[list[str], np.ndarray]:
 
 
 def test_a_text_classifier_gets_a_new_head_by_its_folder(folder, tmp_path) -> None:
-    more = ("--train-split", "train", "--option", f"checkpoints={tmp_path / 'kept'}", "--test-split", "test")
+    more = ("--train-split", "train", "--test-split", "test")
     done = fit(folder, tmp_path / "fitted", "--method", "masked-head", *more)
     assert done.exit_code == 0, done.output
     artifact = Artifact.load(tmp_path / "fitted")

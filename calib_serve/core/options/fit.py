@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from calib_serve.core.options.base import PYTHON, Checked, CustomOps, Factory, LastLayer, Seeded, check
@@ -58,8 +57,6 @@ class ModelFitOptions(Factory, CustomOps, Prior, Seeded, LastLayer):
     """cpu, cuda or cuda:1; by default a GPU if there is one."""
     batch_size: int = 256
     """Inputs at once."""
-    checkpoints: str | Path | None = None
-    """A folder that keeps the model's logits and features for a fit that is started again."""
     cross_validate: bool = True
     """As in ``FitOptions``."""
     keep_rows: bool = False

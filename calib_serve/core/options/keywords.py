@@ -291,7 +291,6 @@ class ArchiveFitKeywords(SeededKeywords, ArchiveKeywords, FitMethodKeywords, tot
 
 class ModelFitKeywords(SeededKeywords, FitMethodKeywords, total=False):
     batch_size: int
-    checkpoints: str | Path | None
     class_names: Sequence[str]
     class_weight: Any
     cross_validate: bool
