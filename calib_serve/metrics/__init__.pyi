@@ -13,7 +13,6 @@ from calib_serve.metrics.comparison import Change as Change
 from calib_serve.metrics.comparison import Moved as Moved
 from calib_serve.metrics.comparison import Tops as Tops
 from calib_serve.metrics.comparison import change_of_mean as change_of_mean
-from calib_serve.metrics.comparison import welch as welch
 from calib_serve.metrics.conclusion import CALIBRATE as CALIBRATE
 from calib_serve.metrics.conclusion import DEPLOY as DEPLOY
 from calib_serve.metrics.conclusion import MORE as MORE

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Codes, Floats, as_floats, finite
-from calib_serve.core.errors import ShapeError
+from calib_serve.core.arrays import Codes, Floats, finite
 from calib_serve.core.text import p_value, percent, percent_change
 from calib_serve.metrics.distributions import student_beyond
 from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of
@@ -45,35 +44,6 @@ class Change:
         if half > 0 and abs(by) > 1e-9 * half:
             p = 2 * NormalDist().cdf(-abs(low + half) / half * quantile_of(level))
         return Change(Estimate(to, low, high, one.debiased + by), p)
-
-
-def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change:
-    """Return the change of a metric's mean over independent runs of two methods (Welch 1947).
-
-    The t statistic has Welch and Satterthwaite's degrees of freedom.
-
-    Args:
-        before: Runs of the first method (a,), two or more.
-        after: Runs of the second (b,), two or more.
-        level: Coverage of the interval, a fraction.
-
-    >>> change = welch([1.0, 2.0, 3.0], [3.0, 4.0, 5.0])  # t = 2 / sqrt(2 / 3), 4 degrees of freedom
-    >>> round(change.difference.value, 4), round(change.p, 4)
-    (2.0, 0.0705)
-    """
-    from scipy import stats  # noqa: PLC0415 - imported when it is first used
-
-    a, b = as_floats(before, "before"), as_floats(after, "after")
-    if a.ndim != 1 or b.ndim != 1 or min(len(a), len(b)) < 2:
-        raise ShapeError(f"pass the values of 2 or more runs of each method, got {a.shape} and {b.shape}")
-    quantile_of(level)
-    difference = float(b.mean() - a.mean())
-    # Equal runs have no variance: no change is sure, and any other difference untestable.
-    if not a.var() + b.var() > 0:
-        return Change(Estimate(difference), 1.0 if difference == 0 else math.nan)
-    found = stats.ttest_ind(b, a, equal_var=False)
-    ends = found.confidence_interval(level)
-    return Change(Estimate(difference, ends.low, ends.high), float(found.pvalue))
 
 
 def change_of_mean(

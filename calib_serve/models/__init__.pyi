@@ -1,6 +1,5 @@
 """The deployed classifier of any file format: logits, features of the last linear layer, input gradient."""
 
-from calib_serve.models.cached_classifier import CachedClassifier as CachedClassifier
 from calib_serve.models.classifier import Classifier as Classifier
 from calib_serve.models.classifier import Progress as Progress
 from calib_serve.models.classifier import calibrated_probs as calibrated_probs

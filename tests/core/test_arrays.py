@@ -176,7 +176,6 @@ def test_text_is_an_error_of_ours(made: Callable[[list[str]], Any]) -> None:
         lambda: fit_temperature(Samples.of(text, [0, 1, 1])),
         lambda: Artifact((), method="none", classes=2).probs(text),
         lambda: bin_index(text),
-        lambda: metrics.welch(text, [1.0, 2.0]),
         lambda: metrics.open_set(text, [1.0]),
         lambda: metrics.softmax(text),
     ):
