@@ -40,11 +40,11 @@ from calib_serve.monitor.checks import (
 from calib_serve.monitor.contracts.states import ClauseState, ContractFollower, contract_states
 from calib_serve.monitor.drift.detector import TOLERANCE, Detector
 from calib_serve.monitor.feed import DriftFeed
+from calib_serve.monitor.held_versions import HeldVersions
 from calib_serve.monitor.incidents import Incident
 from calib_serve.monitor.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.monitor.tally import Tally
 from calib_serve.monitor.versions import FollowedVersions, KnownVersions, Watched
-from calib_serve.monitor.waiting import Waiting
 from calib_serve.monitor.windows import WINDOWS, Delays, Maturity, Window, parse_maturity, read_windows
 from calib_serve.receipts import (
     DAY,
@@ -179,7 +179,7 @@ class Watch:
         self._admission = Admission(keyring, ledger, ttl=ttl, invalid=self.counts.invalid)
         self._tally = Tally(ledger, segments=segments, classes=max_classes)
         self._budgets = Budgets(policy, ledger)
-        self.waiting = Waiting(
+        self.held = HeldVersions(
             ledger,
             self.intake,
             count=lambda some: self._tally.sums(
@@ -192,7 +192,7 @@ class Watch:
         self._budgets.observe()
         self.feed.also(self.refresh_versions, every=2.0)
         self.feed.also(self._budgets.observe, every=_OBSERVE_EVERY)
-        self.feed.also(self.waiting.give_up, every=_OBSERVE_EVERY)
+        self.feed.also(self.held.give_up, every=_OBSERVE_EVERY)
         options = {
             "--maturity": "auto" if maturity is None else f"{maturity:g}s",
             "--segments": str(segments) if isinstance(segments, int) else ",".join(sorted(segments)),
@@ -302,7 +302,7 @@ class Watch:
         known = self._known.by_now()
         if known != self.models:
             self._set_models(known)
-        self.waiting.release(self.models)
+        self.held.release(self.models)
 
     def _set_models(self, models: Mapping[Version, Watched]) -> None:
         with self._lock:
@@ -320,7 +320,7 @@ class Watch:
 
     def _check_versions(self) -> None:
         # Raised, not returned: names of files and models are not for everybody.
-        for one in (self._known, self.waiting, self._tally):
+        for one in (self._known, self.held, self._tally):
             one.check()
 
     def label_policy(self, version: Version) -> LabelPolicy | None:
@@ -368,7 +368,7 @@ class Watch:
         self.may_acknowledge()
         now = self._clock()
         found = self._admission.admit(items, now=now)
-        self.waiting.refuse_without_room(found, self.models)
+        self.held.refuse_without_room(found, self.models)
         places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
         good = [one for one in found if isinstance(one, ServedPrediction)]
         came = [one for one in found if isinstance(one, Carried)]
@@ -394,7 +394,7 @@ class Watch:
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
             if fresh:  # what waited may be counted by now, and would be again
-                self.waiting.hold(
+                self.held.hold(
                     [
                         (nonce.hex(), ServedSums.of(one), min(at, now))
                         for one, nonce, at in told
@@ -428,7 +428,7 @@ class Watch:
         self.may_acknowledge()
         now = self._clock()
         found: list[ServedSums | Refused] = [self._admission.wrong_sums(one) or one for one in sums]
-        self.waiting.refuse_without_room(found, self.models)
+        self.held.refuse_without_room(found, self.models)
         sound, models = [one for one in found if isinstance(one, ServedSums)], self.models
         known = [one for one in sound if (one.model, one.version) in models]
         self._budgets.note_signed((one.model, one.version) for one in known)
@@ -438,7 +438,7 @@ class Watch:
         with self.ledger.transaction() if len(known) < len(sound) else contextlib.nullcontext():
             fresh = self.ledger.add(added, time=made, once=batch)
             if fresh:
-                self.waiting.hold(
+                self.held.hold(
                     [
                         (f"{batch.name.hex()}/{i}", one, made)
                         for i, one in enumerate(sound)

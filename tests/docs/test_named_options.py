@@ -18,7 +18,7 @@ SPOKEN = re.compile(r"(?:calib-serve |[`(]|(?=schema --))([a-z]+)((?: [^`\n\"]*)
 OF_ALL = {"--help", "--version", "--install-completion"}
 OF_OTHERS = {"--force-reinstall", "--no-deps", "--index-url", "--build-arg", "--upgrade", "--metrics-config"}
 OF_OTHERS |= {"--python", "--ink", "--no-", "--empty-", "--model-control-mode"}
-OF_OTHERS |= {"--labelled", "--replicas", "--tasks"}  # of benchmarks
+OF_OTHERS |= {"--labelled", "--large", "--replicas", "--tasks", "--versions"}  # of benchmarks
 TEXTS = sorted(
     path
     for folder in ("calib_serve", "docs", "examples", "deploy", "benchmarks", "model_store", "handlers")

@@ -184,10 +184,10 @@ def test_a_clock_that_falls_back_forgets_nothing_and_dates_nothing_into_the_past
     assert [o.accepted for o in watch.labels([{"receipt": r, "label": 1} for r in receipts])] == [True] * 4
     clock.passes(60.0)
     watch.ledger.sweep()
-    watch.waiting.give_up()
+    watch.held.give_up()
     clock.now += back
     watch.ledger.sweep()
-    watch.waiting.give_up()
+    watch.held.give_up()
     assert watch.predictions([one] * 4, once=b"a") == receipts
     assert watch.ledger.sums()["m", "1"].predictions.sum() == 5
     assert watch.ledger.held() == {("m", "2"): 3}

@@ -262,7 +262,7 @@ def test_nobody_names_it_for_a_day(tmp_path: Path) -> None:
         receipts = watch.predictions([ServedPrediction("m", "2", 1, 0.9)] * half)
         watch.labels([{"receipt": one, "label": 1} for one in receipts])
         now[0] += 1.01 * DAY
-        watch.waiting.give_up()
+        watch.held.give_up()
         watch.register_version(("m", "2"), {"classes": 3})
         sums = watch.ledger.sums().get(("m", "2"))
         found = 0 if sums is None else int(sums.predictions.sum() + sums.labels.sum())

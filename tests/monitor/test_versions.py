@@ -160,9 +160,9 @@ def test_after_a_day_they_are_lost_and_that_is_counted(url: str) -> None:
         now[0] += 0.9 * DAY
         watch.predictions([ServedPrediction(*V, 1, 0.9)])
         now[0] += 0.2 * DAY
-        watch.waiting.give_up()
+        watch.held.give_up()
         assert watch.counts.errors["held"] == 1
-        watch.waiting.give_up()
+        watch.held.give_up()
         assert watch.counts.errors["held"] == 1
         watch.register_version(V, {"classes": 3})
         assert served(watch) == (1, 0)

@@ -118,6 +118,7 @@ def calibrated(
         ModelError: Where the model refuses the example or returns no such scores.
         InputError: For wrong options.
 
+    >>> from calib_serve.artifact import LogitMap
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]

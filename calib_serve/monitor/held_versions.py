@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _RELEASED = 5_000  # items that are counted in one transaction, so that others wait for no more
 
 
-class Waiting:
+class HeldVersions:
     """Holds what is served of unknown versions; labels of these the intake holds.
 
     ``count`` sums predictions by slice once their version is known; ``errors["held"]`` counts what was lost.
