@@ -58,8 +58,7 @@ class _Options:
     study: Literal["size", "optimum"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)
-    """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5, severities=1,3,5 or
-    seed=1."""
+    """An option of the study size, KEY=VALUE: sizes=50,500, repeats=10 or seed=1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,14 +184,14 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
     name = str(options.study)
     run = runs[name]
     takes = inspect.signature(run).parameters
-    own = {"seed": 0, **pairs(options.option, "--option")}
-    known = sorted({"seed", *takes} - {"cal", "test", "methods", "progress"})
+    own = dict(pairs(options.option, "--option"))
+    known = sorted(set(takes) - {"cal", "test", "methods", "progress"})
     unknown = [key for key in own if key not in known]
-    check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
+    check(not unknown, "option", f"of {name} are {', '.join(known) or 'none'}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
     check(source.groups is None, "groups", "are for a comparison of methods: a study takes every row alone")
-    CompareOptions(seed=own["seed"])  # refuses what is no seed
-    own = {key: _like(value, takes[key].default) for key, value in own.items() if key in takes}
+    CompareOptions(seed=own.get("seed", 0))  # refuses what is no seed
+    own = {key: _like(value, takes[key].default) for key, value in own.items()}
     own |= {} if options.methods is None else {"methods": options.methods}
     check(len(data) == 1, "data", f"must be one for {name}")
     given = [file_scores(data[0], source, split=split) for split in (source.fit_split, source.test_split)]

@@ -42,7 +42,7 @@ __all__ = ["app"]
 app = command(
     "fit",
     "calib-serve fit scores.npz --split cal -o artifact\n"
-    "calib-serve fit images/ --model model.onnx --method neural-clamping -o artifact\n"
+    "calib-serve fit images/ --model model.pt2 --method neural-clamping -o artifact\n"
     "calib-serve fit requests/ --from served.mar -o artifact",
     details="DATA are scores with labels, or with --model or --from the inputs of what makes the scores.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -70,6 +71,24 @@ def test_a_study_weighs_rows_as_its_options_say(tmp_path: Path) -> None:
     weighed = invoke(["compare", str(tmp_path / "w.npz"), "--study", "optimum", *said, "--json"])
     repeated = invoke(["compare", str(tmp_path / "r.npz"), "--study", "optimum", "--json"])
     assert json.loads(weighed.stdout)["rows"] == json.loads(repeated.stdout)["rows"]
+
+
+def test_an_option_that_a_study_does_not_read_is_refused(tmp_path: Path) -> None:
+    z, y = draw(60, 3, 0)
+    np.savez(tmp_path / "z.npz", cal_logits=z, cal_labels=y, test_logits=z, test_labels=y)
+    done = calib_serve("compare", tmp_path / "z.npz", "--study", "optimum", "--option", "seed=1")
+    assert done.exit_code == 2
+    assert "of optimum are none, not seed" in done.output
+    shown = " ".join(calib_serve("compare", "--help").output.replace("│", " ").split())
+    said = shown[shown.index("An option of the study") :].split("╰")[0]
+    for option in re.findall(r"\w+=\d+(?:,\d+)*", said):
+        done = calib_serve("compare", tmp_path / "z.npz", "--study", "size", "--option", option)
+        assert done.exit_code == 0, done.output
+
+
+def test_the_example_of_neural_clamping_has_a_model_with_gradients() -> None:
+    lines = calib_serve("fit", "--help").output.splitlines()
+    assert "--model model.pt2" in next(line for line in lines if "--method neural-clamping" in line)
 
 
 def served(folder: Path, z: Floats, y: NDArray[np.int64]) -> None:
