@@ -58,24 +58,19 @@ def test_a_model_is_named_once_with_its_classes(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("labels",), "--dead-letter"),
-        (("labels", "--dead-letter", "dead", "--refused", "r"), "--refused is for a file"),
-        (("labels", "--dead-letter", "dead", "--kafka-config", "k"), "--kafka-config is for Kafka"),
-        (("labels", "--dead-letter", "dead", "--metrics-host", "::1"), "--metrics-host is of metrics_port"),
-        (("labels", "--dead-letter", "dead", "--wait", "auto"), "wait"),
-        (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--once"), "a topic has no end"),
-        (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--settle", "9"), "--settle is for files"),
-        (("l.csv", "--once"), "--once is for a folder"),
-        (("l.csv", "--settle", "1"), "--settle is for a folder"),
+        (("kafka://h:1/t?group=g",), "--dead-letter"),
+        (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--refused", "r"), "--refused is for a file"),
+        (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--wait", "auto"), "wait"),
+        (("l.csv", "--kafka-config", "k"), "--kafka-config is for a topic"),
+        (("l.csv", "--dead-letter", "dead"), "--dead-letter is for a topic"),
         (("l.csv", "--column", "order=id"), "--column is NAME=COLUMN"),
         (("l.csv", "--column", "id=a", "--column", "id=b"), "--column is NAME=COLUMN"),
         (("gone.csv",), "gone.csv"),
     ],
 )
-def test_labels_of_a_file_and_of_what_is_followed_take_their_own_options(
+def test_labels_of_a_file_and_of_a_topic_take_their_own_options(
     words: tuple[str, ...], says: str, here: Path
 ) -> None:
-    Path("labels").mkdir()
     Path("l.csv").write_text("id,label\na,1\n")
     assert says in refused("label", *words)
 
