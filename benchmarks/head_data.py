@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.artifact import Head
 from calib_serve.fit.losses import cross_entropy, mixup
-from calib_serve.models import from_module, load_model
+from calib_serve.models import from_module
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import digits
@@ -66,15 +66,6 @@ def head_data(name, split, *, alpha=0.0, loss=cross_entropy):
     if name == "mnist":
         return _mnist(split, loss, alpha)
     return _digits(split, loss, alpha)
-
-
-def resnet20_model():
-    """The network itself, for images."""
-    return load_model(
-        f"{Path(__file__).parent / 'cifar.py'}:resnet20",
-        weights=data_dir() / "models" / "akamaster_resnet20_c10.safetensors",
-        input_shape=(3, 32, 32),
-    )
 
 
 def _resnet20(split):

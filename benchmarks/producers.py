@@ -132,13 +132,6 @@ def by_catboost(model: Any, x: Floats, path: Path) -> str:
     return "features"
 
 
-def by_hummingbird(model: Any, x: Floats, path: Path) -> str:
-    from hummingbird.ml import convert
-
-    onnx.save(convert(model, "onnx", x[:2]).model, path)
-    return str(onnx.load(path).graph.input[0].name)
-
-
 def estimator(name: str, *given: Any, **options: Any) -> Any:
     from importlib import import_module
 

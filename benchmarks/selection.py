@@ -49,7 +49,6 @@ SELECTIONS = (
     "groups of 5",
     "groups of 20",
 )
-NOT_REPAIRED = "by class, chances not known"  # unknown chances that go with outcomes: nothing can repair them
 LOGITS = (
     *("akamaster_resnet20_c10", "akamaster_resnet56_c10", "kull_resnet110_c10"),
     *("resnet50_c10_cross_entropy", "c10LT_resnet110"),

@@ -31,7 +31,6 @@ class ModelFacts:
         outputs: Kind of the scores that the calibration was fitted on: what the model itself returns, or what
             passes ``seam``.
         last_linear: Name of the layer that makes its logits.
-        mixed_precision: Whether logits were computed in bfloat16.
         archive: SHA-256 of all files of an archive whose handler gave them.
         seam: Where an archive's handler passes its scores on, as in ``pack_around``.
         output: Which output of the seam holds them.
@@ -53,7 +52,6 @@ class ModelFacts:
     input_dtype: str | None = None
     outputs: Outputs | None = None
     last_linear: str | None = None
-    mixed_precision: bool | None = None
     archive: str | None = None
     seam: str | None = None
     output: str | None = None
@@ -67,8 +65,6 @@ class ModelFacts:
         for name in ("sha256", "source", "input_dtype", "last_linear", "archive", "seam", "output", "scale"):
             _check(name, getattr(self, name), isinstance(getattr(self, name), str), "a text")
         _check("class_axis", self.class_axis, self.class_axis in (1, -1), "1 or -1")
-        mixed = self.mixed_precision
-        _check("mixed_precision", mixed, isinstance(mixed, bool), "true or false")
         named = isinstance(self.columns, Sequence) and all(isinstance(name, str) for name in self.columns)
         _check("columns", self.columns, named, "a list of texts")
         object.__setattr__(self, "columns", tuple(self.columns or ()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -106,12 +106,3 @@ class Study:
 
         axes = {"x_label": self.x_label, "y_label": self.y_label}
         return draw_curves(self.curves, title=self.title, log_x=self.log_x, **axes)
-
-
-def in_a_sentence(names: Sequence[str]) -> str:
-    """A list of names in a sentence.
-
-    >>> in_a_sentence(["a", "b", "c"])
-    'a, b and c'
-    """
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -76,7 +76,6 @@ def test_a_model_is_named_once_with_its_classes(here: Path) -> None:
 def test_labels_of_a_file_and_of_a_topic_take_their_own_options(
     words: tuple[str, ...], says: str, here: Path
 ) -> None:
-    Path("labels").mkdir()
     Path("l.csv").write_text("id,label\na,1\n")
     assert says in refused("label", *words)
 

@@ -213,7 +213,6 @@ def with_model(folder: Path, model: Any) -> Path:
         {"input_shape": [True]},
         {"input_dtype": 32},
         {"outputs": "scores"},
-        {"mixed_precision": "yes"},
         {"pictures": "normalised"},
         {"pictures": {"mean": 0, "std": 0}},
         "model.onnx",

@@ -25,8 +25,6 @@ from calib_serve.receipts import DAY, BatchKey, Key, Keyring, Sums
 
 pytestmark = pytest.mark.store
 
-SYNCHRONOUS = ("-c", "synchronous_standby_names=one")
-
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Postgres, Postgres]]:

@@ -352,18 +352,6 @@ LATE = """
         self.model = Net()
         return self.reply(self.model(rows(data)))
 """
-OF_TWO = """
-    def initialize(self, context):
-        self.first, self.model = Net(), Net()
-
-    def gate(self, x):
-        return self.first(x)[:, :5] * 2
-
-    def handle(self, data, context):
-        x = rows(data)
-        self.gate(x)
-        return self.reply(self.model(x))
-"""
 TWO = """
     def initialize(self, context):
         self.model, self.quality = Net(), Net()
