@@ -147,7 +147,7 @@ def watched(folder: Path) -> Path:
     rng = np.random.default_rng(3)
     models = {("digits", "2"): Watched(Classes(10, NAMES))}
     ledger = Ledger(folder / "labels.db", clock=lambda: clock[0])
-    watch = Watch(Keyring("k", {"k": bytes(32)}), ledger, models=models, maturity=0.0, clock=lambda: clock[0])
+    watch = Watch(Keyring("k", {"k": bytes(32)}), ledger, models=models, maturity=0.0)
     for hour in range(240):
         clock[0] = now + 3600 * hour
         c, named = 1 - 0.75 * rng.beta(1, 4, 40), rng.integers(0, 10, 40)

@@ -60,7 +60,6 @@ def test_a_model_is_named_once_with_its_classes(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("labels",), "Is a directory"),
         (("l.csv", "--dead-letter", "dead"), "--dead-letter is for a topic"),
         (("l.csv", "--kafka-config", "k"), "--kafka-config is for a topic"),
         (("l.csv", "--wait", "1m"), "--wait is for a topic"),

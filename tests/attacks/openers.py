@@ -98,13 +98,13 @@ def picture(path: Path) -> object:
 
 
 def graph_alone(path: Path) -> object:
-    return fuse_onnx(path, temperature(), path.parent / "out.onnx", samples=2, unproven=True)
+    return fuse_onnx(path, temperature(), path.parent / "out.onnx", unproven=True)
 
 
 def graph_with_data(path: Path) -> object:
     graph = path.parent / "raw.onnx"
     graph.write_bytes(external(path.name))
-    fuse_onnx(graph, temperature(), path.parent / "out.onnx", samples=2, unproven=True)
+    fuse_onnx(graph, temperature(), path.parent / "out.onnx", unproven=True)
     return load_model(graph).logits(np.zeros((1, 4), np.float32))
 
 

@@ -244,7 +244,7 @@ def onnx(path: Path) -> None:
         (folder / "model").mkdir()
         copy = Path(shutil.copy(path, folder / "model" / "raw.onnx"))
         try:
-            fuse_onnx(copy, temperature(), folder / "model" / "out.onnx", samples=2, unproven=True)
+            fuse_onnx(copy, temperature(), folder / "model" / "out.onnx", unproven=True)
         except CalibServeError:
             assert [p.name for p in (folder / "model").iterdir()] == ["raw.onnx"]
             raise

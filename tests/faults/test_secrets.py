@@ -136,8 +136,8 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(
     told = []
     for work in (
         lambda: Ledger(where),
-        lambda: configure(tmp_path, ["m.mar"], ServeOptions(folder=tmp_path / "run")),
-        lambda: configure(tmp_path, ["m.mar"], ServeOptions(folder=tmp_path / "run", ledger=where)),
+        lambda: configure(tmp_path, ["m.mar"], ServeOptions(folder=tmp_path / "run"), {}),
+        lambda: configure(tmp_path, ["m.mar"], ServeOptions(folder=tmp_path / "run", ledger=where), {}),
     ):
         with pytest.raises(CalibServeError) as refused:
             work()

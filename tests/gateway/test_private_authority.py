@@ -33,7 +33,7 @@ SENDS = """
 import sys
 from calib_serve.integrations.collect import send_label_file
 
-print(send_label_file(sys.argv[1], url=sys.argv[2], tries=1))
+print(send_label_file(sys.argv[1], url=sys.argv[2]))
 """
 ASKED = service_pb2.ModelInferRequest(model_name="m").SerializeToString()
 

@@ -14,17 +14,6 @@ from calib_serve.metrics.comparison import Moved
 from calib_serve.scores import softmax
 
 
-def test_welch_equals_scipys() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(0, 1, 5), rng.normal(0.7, 3, 8)
-    found = metrics.welch(a, b, level=0.9)
-    scipys = stats.ttest_ind(b, a, equal_var=False)
-    low, high = scipys.confidence_interval(0.9)
-    assert found.p == pytest.approx(scipys.pvalue, rel=1e-9)
-    assert found.difference.low == pytest.approx(low, rel=1e-9)
-    assert found.difference.high == pytest.approx(high, rel=1e-9)
-
-
 @pytest.fixture(scope="module")
 def sharpened() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Calibrated probabilities, the same overconfident, and labels."""

@@ -73,6 +73,7 @@ def watch(folder: Path) -> None:
     contract = Contract((Clause("act", 0.9, above=0.5),))
     watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), contract)
     models = {(MODEL, VERSION): watched, (MODEL, "2"): Watched(Classes(3))}
+    models[MODEL, "3"] = Watched(Classes(3), contract=contract)
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
     shadow = Shadow(1, 0.99, b"\x0a\x1b\x2c\x3d")
     served = [ServedPrediction(MODEL, VERSION, 1, c, "north", shadow=shadow) for c in CONFIDENCES * 100]
@@ -82,6 +83,9 @@ def watch(folder: Path) -> None:
     # Another version, as there is no evidence right after an alarm.
     (one,) = watch.predictions([ServedPrediction(MODEL, "2", 1, 0.9)])
     watch.labels([{"receipt": one, "label": 1}])
+    # A third has spent the budget of its promise, so that it is known when it runs out.
+    wrong = watch.predictions([ServedPrediction(MODEL, "3", 1, 0.9)] * 50)
+    watch.labels([{"receipt": one, "label": 0} for one in wrong])
     watch.feed.tick()
     registry = CollectorRegistry()
     export(watch, registry)
