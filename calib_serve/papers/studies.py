@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
+from calib_serve.core.options.base import check
 from calib_serve.fit import fit_by_name
 from calib_serve.metrics import binned, ece, judge_probs
 from calib_serve.papers.result import Curve, Progress, Samples, Study, in_logits
@@ -47,7 +48,12 @@ def validation_size(
         repeats: Parts of each size.
         seed: Seed of the random draws.
         progress: Called with how many steps are done, and of how many.
+
+    Raises:
+        OptionError: For ``sizes`` that are not whole numbers above 0.
     """
+    said = "are whole numbers of samples above 0, such as 50,500"
+    check(all(isinstance(s, int) and s > 0 for s in sizes), "sizes", said)
     (z, y), (x, labels) = in_logits(cal), in_logits(test)
     steps = sorted({min(s, len(y)) for s in (sizes or [s for s in _SIZES if s < len(y)])} | {len(y)})
     raw = float(ece(softmax(x), labels))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from calib_serve import calibrate, judge
+from calib_serve.core.errors import InputError
 from calib_serve.metrics import ece
 from calib_serve.papers import optimal_temperature, validation_size
 from calib_serve.papers.studies import ece_by_temperature
@@ -36,6 +39,12 @@ def test_the_optimum_is_found_and_nothing_fitted_beats_it() -> None:
     assert found["best for test"][2] == min(row[2] for row in study.rows)
     assert found["none"][2] == pytest.approx(ece(softmax(TEST[0]), TEST[1]))
     assert min(study.curves[0].y) == pytest.approx(found["best for test"][2], abs=0.01)
+
+
+@pytest.mark.parametrize("sizes", [(50, None), (0,), (2.5,)])
+def test_sizes_that_are_no_numbers_of_samples_are_refused(sizes: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError, match="whole numbers of samples"):
+        validation_size(CAL, TEST, sizes=sizes)
 
 
 def test_the_size_study_asks_for_as_many_test_samples_as_the_verdict() -> None:
