@@ -95,7 +95,7 @@ def three_diagrams(test: Predictions, t: float) -> Figure:
             figure.subplots(1, 3, sharey=True), settings, strict=True
         ):
             data = reliability(softmax(test[0] / temperature), test[1], bins=10)
-            plot_reliability(axes, data, color=PALETTE[color], title=f"{title}: ECE {data.ece:.1%}")
+            plot_reliability(axes, data, color=PALETTE[color]).set_title(f"{title}: ECE {data.ece:.1%}")
             axes.label_outer()
     return figure
 
@@ -109,7 +109,7 @@ def before_and_after(cal: Predictions, test: Predictions) -> Figure:
         for diagram, (name, probs, color) in zip(figure.subplots(1, 2), sides, strict=True):
             data, found = reliability(probs, test[1]), evaluate(probs, test[1], replicates=0)
             title = f"{name}: ECE {data.ece:.1%}"
-            plot_reliability(diagram, data, color=PALETTE[color], title=title)
+            plot_reliability(diagram, data, color=PALETTE[color]).set_title(title)
             said = f"says {found.mean_confidence:.1%}, is right {found.accuracy:.1%}"
             diagram.text(0.03, 0.93, said, fontsize=10.5, color=PALETTE[color])
         return figure
