@@ -114,21 +114,15 @@ def _enough(method: str, steps: Sequence[int], means: NDArray[np.float64], raw: 
     )
 
 
-def _of_logits(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Checked logits (n, K) and class ids (n,)."""
-    given = Scores.of(logits, labels, outputs="logits")
-    return given.values, given.labelled()
-
-
 def ece_by_temperature(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike) -> NDArray[np.float64]:
     """ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
 
     >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
     [0.25]
     """
-    z, y = _of_logits(logits, labels)
-    z = z.astype(np.float64, copy=False)
-    correct = z.argmax(axis=1) == y
+    given = Scores.of(logits, labels, outputs="logits")
+    z = given.values.astype(np.float64, copy=False)
+    correct = z.argmax(axis=1) == given.labelled()
     below = z - z.max(axis=1, keepdims=True)
     confidences = (1 / np.exp(below / t).sum(axis=1) for t in as_floats(temperatures, "temperatures"))
     return np.array([Bins.tally(c, correct).ece() for c in confidences])
@@ -144,15 +138,14 @@ def optimal_temperature(cal: Samples, test: Samples) -> Study:
         cal: Logits and class ids that the temperature is fitted to.
         test: Logits and class ids that are measured.
     """
-    z, y = _of_logits(*in_logits(test))
-    fitted = in_logits(cal)
+    (z, y), fitted = in_logits(test), in_logits(cal)
     fits = {
         "fitted by NLL on cal": fit_by_name("temperature", *fitted),
         "fitted by ECE on cal": fit_by_name("temperature-ece", *fitted, grid="medium"),
         "best for test": fit_by_name("temperature-ece", z, y, grid="medium"),
     }
     chosen = {"none": 1.0} | {name: float(fit.fit["temperature"]) for name, fit in fits.items()}
-    found = {name: float(ece_by_temperature(z, y, [t])[0]) for name, t in chosen.items()}
+    found = dict(zip(chosen, ece_by_temperature(z, y, [*chosen.values()]).tolist(), strict=True))
     floors = {name: binned(softmax(z / t), y).noise_floor() for name, t in chosen.items()}
     rows = tuple((name, t, found[name], floors[name]) for name, t in chosen.items())
     curve = ece_by_temperature(z, y, _SHOWN)
