@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -60,6 +61,15 @@ def test_the_files_that_are_mutated_and_their_tests_are_there() -> None:
         named |= {*target["modules"], *target.get("except", ())}
         named |= {test for test in target["tests"] if test.startswith(("calib_serve/", "tests/"))}
     assert not [name for name in sorted(named) if not any(ROOT.glob(name))]
+
+
+def test_equivalent_mutants_are_mutants_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    from mutants.operators import mutants_of
+
+    for file, reasons in yaml.safe_load((MUTANTS / "equivalent.yaml").read_text()).items():
+        there = {mutant.key for mutant in mutants_of(ast.parse((ROOT / file).read_text()), file)}
+        assert set(reasons) <= there, file
 
 
 def test_the_tests_of_other_versions_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
