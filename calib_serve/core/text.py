@@ -10,7 +10,6 @@ from typing import Any
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "unknown"
 _UNIT = "\N{NO-BREAK SPACE}"
-_LINE = 80  # characters of a text of a user's in a table
 
 NAMED_IN_A_SENTENCE = 10
 """Classes or labels that a sentence names; of more it names these."""
@@ -110,7 +109,7 @@ def printable(text: str) -> str:
     """
     # A right-to-left mark in a class name would turn round what stands beside it.
     clean = "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in str(text))
-    return clean if len(clean) <= _LINE else f"{clean[: _LINE - 1]}…"
+    return clean if len(clean) <= 80 else f"{clean[:79]}…"
 
 
 def fact_lines(name: str, value: Any) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import is_json, objects_of, open_lines
 
-Form = Literal["logprobs", "votes"]
+AnswerForm = Literal["logprobs", "votes"]
 
 _ENTRIES = ("form", "classes")
 _BEGINS = "*"
@@ -110,14 +110,13 @@ class LabelWords:
     """
 
     classes: Mapping[str, Sequence[str]]
-    form: Form = "logprobs"
+    form: AnswerForm = "logprobs"
     _words: dict[bytes, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.form not in get_args(Form):
-            raise InputError(
-                f"the form of answers is one of {', '.join(get_args(Form))}, got {shown(self.form)}"
-            )
+        if self.form not in get_args(AnswerForm):
+            forms = ", ".join(get_args(AnswerForm))
+            raise InputError(f"the form of answers is one of {forms}, got {shown(self.form)}")
         if not isinstance(self.classes, Mapping) or len(self.classes) < 2:
             raise InputError("classes are two or more names, each with a list of the words that say it")
         check_names(self.names)

@@ -46,10 +46,6 @@ from calib_serve.scores.table import TAKEN, Asked, few
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT = 100_000
-"""Rows in which labels are compared with the predicted classes."""
-_SURE = -14.0
-"""Logarithm of the chance, by the scores, that all are right, above which all may be."""
 _ABSENT = "absent=0"
 """What ``missing`` says where a class that a row does not name has the score 0."""
 
@@ -502,7 +498,7 @@ def _by(by: Any, *, beside: bool = False) -> tuple[Any, Any]:
 def _texts(given: Any) -> tuple[str, ...]:
     """Labels or scores that stand for none, each as the text that names it."""
     several = () if given is None else [given] if np.ndim(given) == 0 else list(given)
-    return tuple("NA" if (text := plain_label(one)) is None else str(text) for one in several)
+    return tuple("nan" if (text := plain_label(one)) is None else str(text) for one in several)
 
 
 def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Scores:
@@ -715,8 +711,10 @@ def _check_truths(values: Floats, kind: Outputs, labels: NDArray[Any], source: R
     name = source.roles.label
     if name is None or labels.ndim != 1 or kind in LABELS or len(labels) < FEW:
         return
-    probs = to_probs(values[:_LOOKED_AT], kind)
-    if (probs.argmax(axis=1) != labels[:_LOOKED_AT]).any() or np.log(probs.max(axis=1)).sum() > _SURE:
+    looked_at = slice(100_000)
+    probs = to_probs(values[looked_at], kind)
+    # All are right with the chance of a millionth, by the scores.
+    if (probs.argmax(axis=1) != labels[looked_at]).any() or np.log(probs.max(axis=1)).sum() > -14.0:
         return
     raise InputError(
         f"{shown(name)} is the predicted class in all of {len(labels)} rows, which the scores "

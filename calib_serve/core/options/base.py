@@ -104,6 +104,15 @@ def fields_of(kind: type, options: object) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(kind)}
 
 
+def given_fields(kind: type, options: object) -> dict[str, Any]:
+    """The fields of ``kind`` that are given, so that they are not None.
+
+    >>> given_fields(Factory, Factory(weights="w.safetensors"))
+    {'weights': 'w.safetensors'}
+    """
+    return {name: value for name, value in fields_of(kind, options).items() if value is not None}
+
+
 def divided(
     options: T,
     given: Mapping[str, Any],
