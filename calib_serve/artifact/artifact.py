@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
 
 from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.decisions import Abstain, Choice, DecisionFacts, PredictionSets
@@ -56,7 +57,6 @@ from calib_serve.artifact.steps import (
     Sources,
     Step,
 )
-from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.core.arrays import AnyFloats, as_array, as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import yaml
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
 
 from calib_serve.artifact.decisions import Choice, PredictionSets
 from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.steps import STEPS, Examples, Step
-from calib_serve.artifact.tensors import load as load_tensors
-from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.core.files import read_whole, sha256
 from calib_serve.scores import read_yaml
