@@ -86,16 +86,6 @@ S = TypeVar("S", bound=Step)
 _MOST_COUNTED = 2**53  # beyond it floats do not count
 
 
-class _Model:
-    """Descriptor of ``model``: set as facts or as a mapping, read as facts."""
-
-    def __get__(self, artifact: Artifact | None, _: type[Artifact]) -> ModelFacts:
-        return ModelFacts() if artifact is None else artifact.__dict__["model"]
-
-    def __set__(self, artifact: Artifact, value: ModelFacts | Mapping[str, Any]) -> None:
-        artifact.__dict__["model"] = ModelFacts.of(value)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Artifact:
     """The result of a fit and its metadata.
@@ -131,7 +121,7 @@ class Artifact:
     steps: tuple[Step, ...]
     method: str
     classes: int
-    model: _Model = _Model()
+    model: ModelFacts = field(default_factory=ModelFacts)
     data: Mapping[str, Any] = field(default_factory=dict)
     fit: FitRecord = field(default_factory=FitRecord)
     before: Mapping[str, Any] = field(default_factory=dict)
@@ -148,6 +138,7 @@ class Artifact:
     choice: Choice | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", ModelFacts.of(self.model))
         object.__setattr__(self, "steps", tuple(self.steps))
         object.__setattr__(self, "class_names", tuple(self.class_names))
         if self.classes < (1 if self.is_multilabel else 2):

@@ -92,7 +92,8 @@ def changed(options: T, given: Mapping[str, Any], verb: Callable[..., Any] | Non
         ...
     calib_serve.core.errors.InputError: there is no option 'sead', did you mean seed?
     """
-    return divided(options, given, verb=verb)[0]
+    check_keywords(given, [field.name for field in fields(options)], verb)  # type: ignore[arg-type]
+    return replace(options, **given)  # type: ignore[type-var]
 
 
 def fields_of(kind: type, options: object) -> dict[str, Any]:
