@@ -69,16 +69,16 @@ def metric(value: float, *, share: bool, sign: bool = False) -> str:
     return text.replace("-", MINUS)
 
 
-def points(value: float, digits: int = 1) -> str:
+def points(value: float) -> str:
     r"""Write a difference of two fractions in points, without its sign.
 
     >>> points(-0.0362)
     '3.6\xa0points'
     """
-    return f"{100 * abs(value):.{digits}f}{_UNIT}points" if math.isfinite(value) else UNKNOWN
+    return f"{100 * abs(value):.1f}{_UNIT}points" if math.isfinite(value) else UNKNOWN
 
 
-def signed_points(value: float, digits: int = 1) -> str:
+def signed_points(value: float) -> str:
     """Write a difference of two fractions in points, with its sign.
 
     >>> signed_points(0.0412), signed_points(-0.0001)
@@ -86,7 +86,7 @@ def signed_points(value: float, digits: int = 1) -> str:
     """
     if not math.isfinite(value):
         return UNKNOWN
-    text = f"{100 * value:+.{digits}f}"
+    text = f"{100 * value:+.1f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", MINUS)
 
 
