@@ -39,7 +39,6 @@ from calib_serve.scores import few, read_yaml
 ClauseKind = Literal["act", "calibration", "coverage"]
 """What a clause promises: accuracy of predictions acted on; the others are of 0.4.0."""
 
-_FORMAT = 1
 _PROMISES: Mapping[str, str] = {"act": "accuracy", "calibration": "error", "coverage": "at_least"}
 """What each kind of clause calls its promise."""
 _MOST_CLASSES = 2**32  # ids are below, as receipts hold them in 32 bits
@@ -207,7 +206,7 @@ class Contract:
     @property
     def facts(self) -> dict[str, Any]:
         """The manifest's entry, which ``of`` reads back."""
-        found: dict[str, Any] = {"contract": _FORMAT}
+        found: dict[str, Any] = {"contract": 1}
         for one in self.clauses:
             place = found
             if one.segment:
@@ -322,8 +321,8 @@ def _number(value: Any, what: str) -> float:
 def _clauses_of(content: Any, class_names: Sequence[str]) -> Iterator[Clause]:
     """The clauses in a contract's content, read strictly."""
     top = _mapping(content, "the contract", {"contract", "per", *_PROMISES, "segments", "classes"})
-    if type(top.get("contract")) is not int or top["contract"] != _FORMAT:
-        raise InputError(f"a contract begins with 'contract: {_FORMAT}', got {shown(top.get('contract'))}")
+    if type(top.get("contract")) is not int or top["contract"] != 1:
+        raise InputError(f"a contract begins with 'contract: 1', got {shown(top.get('contract'))}")
     per = top.get("per", "30d")
     _seconds(per, "per of the contract")
     yield from _entry({kind: top[kind] for kind in _PROMISES if kind in top}, "the contract", per=per)

@@ -22,9 +22,6 @@ must all use the same bound: a fitted temperature depends on it.
 MASKED = -9e8
 """A logit of so little is no score: a mask put its class out of reach, as by -1e9 or minus infinity."""
 
-LARGEST = 1e100
-"""The largest logit of which numbers are computed: squares of what is beyond it overflow."""
-
 Outputs = Literal[
     "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
 ]
