@@ -15,7 +15,7 @@ import nox
 import tomllib
 
 GROUND = (
-    *(f"artifact/test_{name}.py" for name in ("artifact", "contract", "kept_artifacts", "steps", "tensors")),
+    *(f"artifact/test_{name}.py" for name in ("artifact", "contract", "kept_artifacts", "steps")),
     *("core/test_bins.py", "metrics", "receipts/test_receipts.py"),
 )
 WATCH = ("ledger", "monitor/drift", "monitor/test_watch_server.py", "web/test_app.py")

@@ -38,4 +38,3 @@ from calib_serve.artifact.steps import Mixture as Mixture
 from calib_serve.artifact.steps import ProbTable as ProbTable
 from calib_serve.artifact.steps import SourceMaps as SourceMaps
 from calib_serve.artifact.steps import Step as Step
-from calib_serve.artifact.tensors import read_plainly as read_plainly

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
 
 from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.decisions import Abstain, Choice, DecisionFacts, PredictionSets
@@ -26,8 +27,6 @@ from calib_serve.artifact.facts import (
     ModelFacts,
     Selection,
     read_metrics,
-    summary_line,
-    temperature_of,
 )
 from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.manifest import (
@@ -58,7 +57,6 @@ from calib_serve.artifact.steps import (
     Sources,
     Step,
 )
-from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.core.arrays import AnyFloats, as_array, as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
@@ -86,16 +84,6 @@ from calib_serve.scores import (
 S = TypeVar("S", bound=Step)
 
 _MOST_COUNTED = 2**53  # beyond it floats do not count
-
-
-class _Model:
-    """Descriptor of ``model``: set as facts or as a mapping, read as facts."""
-
-    def __get__(self, artifact: Artifact | None, _: type[Artifact]) -> ModelFacts:
-        return ModelFacts() if artifact is None else artifact.__dict__["model"]
-
-    def __set__(self, artifact: Artifact, value: ModelFacts | Mapping[str, Any]) -> None:
-        artifact.__dict__["model"] = ModelFacts.of(value)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,7 +121,7 @@ class Artifact:
     steps: tuple[Step, ...]
     method: str
     classes: int
-    model: _Model = _Model()
+    model: ModelFacts = field(default_factory=ModelFacts)
     data: Mapping[str, Any] = field(default_factory=dict)
     fit: FitRecord = field(default_factory=FitRecord)
     before: Mapping[str, Any] = field(default_factory=dict)
@@ -150,6 +138,7 @@ class Artifact:
     choice: Choice | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", ModelFacts.of(self.model))
         object.__setattr__(self, "steps", tuple(self.steps))
         object.__setattr__(self, "class_names", tuple(self.class_names))
         if self.classes < (1 if self.is_multilabel else 2):
@@ -425,7 +414,7 @@ class Artifact:
         found = self.accepted(Scores.of(scores, outputs=outputs, expected=expected, missing="none"))
         if sources is None and self.source_maps is not None:
             sources = found.sources
-        return self._known(self._logits_of(found), sources)
+        return self._known(found.logits, sources)
 
     def one_place(
         self,
@@ -483,7 +472,7 @@ class Artifact:
         """Return the scores as calibrated probabilities, with all that belongs to their samples."""
         found = self.accepted(scores)
         sources = found.sources if self.source_maps else None
-        values = self._known(self._logits_of(found), sources)
+        values = self._known(found.logits, sources)
         bounds, top = None, values.argmax(axis=1)[:, None]
         if found.bounds is not None:  # which a table of probabilities may turn around
             both = [to_logits(found.with_confidence(c), "probabilities") for c in found.bounds.T]
@@ -510,9 +499,6 @@ class Artifact:
                 "or fit without a matrix: --method temperature or vector (method=)"
             )
         return probs
-
-    def _logits_of(self, scores: Scores) -> NDArray[np.floating[Any]]:
-        return to_logits(scores.values, scores.outputs)
 
     def of_logits(self, logits: ArrayLike, sources: Sources | None = None) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
@@ -590,7 +576,10 @@ class Artifact:
     @property
     def temperature(self) -> float | None:
         """Return T where the output steps are one division by it, else None."""
-        return temperature_of(self.steps)
+        match self.output_steps:
+            case [LogitMap(weight=weight, bias=None)] if weight.ndim == 0:
+                return 1 / float(weight)
+        return None
 
     @property
     def selection(self) -> Selection | None:
@@ -611,8 +600,13 @@ class Artifact:
         return f"Artifact({self._line()})"
 
     def _line(self) -> str:
-        found = (self.metrics_before, self.metrics_after)
-        line = summary_line(self.method, self.classes, self.steps, *found, labels=self.is_multilabel)
+        kinds = ", ".join(step.kind for step in self.steps) or "none"
+        line = (
+            f"{self.method}, {self.classes} {'labels' if self.is_multilabel else 'classes'}, steps: {kinds}"
+        )
+        ece = "positive_ece" if self.is_multilabel else "ece"
+        measured = [found[ece] for found in (self.metrics_before, self.metrics_after) if ece in found]
+        line += f", ECE {' -> '.join(f'{value:.4f}' for value in measured)}" if measured else ""
         sets = "" if self.sets is None else f", sets of {self.sets.coverage:.4g} ({self.sets.score})"
         abstains = f", abstains below {self.abstain.threshold:.4g}" if self.abstain else ""
         clauses = 0 if self.contract is None else len(self.contract.clauses)

@@ -34,18 +34,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import Naming, as_duration, is_plain, parse_duration, shown
-from calib_serve.core.text import NAMED_IN_A_MESSAGE
-from calib_serve.scores import read_yaml
+from calib_serve.scores import few, read_yaml
 
 ClauseKind = Literal["act", "calibration", "coverage"]
 """What a clause promises: accuracy of predictions acted on; the others are of 0.4.0."""
 
-_FORMAT = 1
 _PROMISES: Mapping[str, str] = {"act": "accuracy", "calibration": "error", "coverage": "at_least"}
 """What each kind of clause calls its promise."""
 _MOST_CLASSES = 2**32  # ids are below, as receipts hold them in 32 bits
 _MOST_CLAUSES = 64  # each has its own series
-_LONGEST_NAME = 63  # characters of a segment's name, as in receipts
 _SHORTEST_PER, _LONGEST_PER = 3600.0, 3650 * 86_400.0
 _Scope = tuple[str, Union[int, None]]
 
@@ -92,10 +89,9 @@ class Clause:
     def _check_scope(self) -> None:
         name, predicted = self.segment, self.predicted
         plain = isinstance(name, str) and is_plain(name) and not {"\t", "\n"} & set(name)
-        if not plain or len(name) > _LONGEST_NAME:
+        if not plain or len(name) > 63:  # as in receipts
             raise InputError(
-                f"a segment is a text of 1 to {_LONGEST_NAME} characters without control characters, got "
-                f"{shown(name)}"
+                f"a segment is a text of 1 to 63 characters without control characters, got {shown(name)}"
             )
         if predicted is None:
             return
@@ -210,7 +206,7 @@ class Contract:
     @property
     def facts(self) -> dict[str, Any]:
         """The manifest's entry, which ``of`` reads back."""
-        found: dict[str, Any] = {"contract": _FORMAT}
+        found: dict[str, Any] = {"contract": 1}
         for one in self.clauses:
             place = found
             if one.segment:
@@ -325,8 +321,8 @@ def _number(value: Any, what: str) -> float:
 def _clauses_of(content: Any, class_names: Sequence[str]) -> Iterator[Clause]:
     """The clauses in a contract's content, read strictly."""
     top = _mapping(content, "the contract", {"contract", "per", *_PROMISES, "segments", "classes"})
-    if type(top.get("contract")) is not int or top["contract"] != _FORMAT:
-        raise InputError(f"a contract begins with 'contract: {_FORMAT}', got {shown(top.get('contract'))}")
+    if type(top.get("contract")) is not int or top["contract"] != 1:
+        raise InputError(f"a contract begins with 'contract: 1', got {shown(top.get('contract'))}")
     per = top.get("per", "30d")
     _seconds(per, "per of the contract")
     yield from _entry({kind: top[kind] for kind in _PROMISES if kind in top}, "the contract", per=per)
@@ -368,9 +364,9 @@ def _mapping(value: Any, what: str, allowed: set[str] | None = None) -> Mapping[
         raise InputError(f"{what} must be a mapping of names to values, got {shown(value)}")
     unknown = [] if allowed is None else [key for key in value if key not in allowed]
     if unknown:
-        told = ", ".join(map(shown, unknown[:NAMED_IN_A_MESSAGE]))
-        told += " and more" if unknown[NAMED_IN_A_MESSAGE:] else ""
-        raise InputError(f"{what} does not know {told}; it may have {', '.join(sorted(allowed or ()))}")
+        raise InputError(
+            f"{what} does not know {few(unknown)}; it may have {', '.join(sorted(allowed or ()))}"
+        )
     return value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
@@ -21,8 +20,6 @@ from calib_serve.scores import Places
 SetScore = Literal["lac", "aps", "raps"]
 """How unlikely a class is the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
 penalty on the rank (RAPS)."""
-
-_SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
 
 Goal = Literal["cost", "precision", "recall", "budget"]
 """What chosen actions promise: the largest mean cost; the least share of what is chosen as class 1 that is of
@@ -65,7 +62,7 @@ class PredictionSets:
             )
         if not 0 < self.coverage < 1:
             raise InputError(f"coverage must lie between 0 and 1, got {self.coverage}; 0.9 means 90 %")
-        if self.score not in _SCORES:
+        if self.score not in get_args(SetScore):
             raise InputError(f"score must be lac, aps or raps, got {self.score!r}")
         if not (0 <= self.penalty < math.inf) or self.free_ranks < 0:
             raise InputError(
@@ -392,12 +389,3 @@ class DecisionFacts:
     sets: SetFacts | None = None
     abstain: AbstainFacts | None = None
     choice: ChoiceFacts | None = None
-
-
-def sets_of(facts: Mapping[str, Any] | None, threshold: AnyFloats | None) -> PredictionSets | None:
-    """Rebuild prediction sets from a manifest's entry and their thresholds; None without an entry."""
-    if facts is None:
-        return None
-    if threshold is None:
-        raise ShapeError("the manifest names prediction sets, and there are no thresholds of them")
-    return PredictionSets(threshold, **facts)

@@ -18,7 +18,7 @@ from calib_serve.artifact.decisions import (
     SetFacts,
     ThresholdFacts,
 )
-from calib_serve.core.text import NAMED_IN_A_SENTENCE
+from calib_serve.core.text import NAMED_IN_A_SENTENCE, a_few
 from calib_serve.metrics import (
     ChoiceEvaluation,
     SelectiveEvaluation,
@@ -158,13 +158,10 @@ def _of_sets(sets: PredictionSets, artifact: Artifact, facts: SetFacts | None) -
             why = "as the most likely class is in every set; a higher coverage says more"
         said.append(f"They hold more, {_percent(facts.held)} of these samples, {why}.")
     if always := facts.always_in:
-        names = [
-            artifact.class_names[k] if artifact.class_names else str(k) for k in always[:NAMED_IN_A_SENTENCE]
-        ]
-        more = f" and {len(always) - NAMED_IN_A_SENTENCE} more" if len(always) > NAMED_IN_A_SENTENCE else ""
+        names = a_few(artifact.class_names[k] if artifact.class_names else k for k in always)
         said.append(
-            f"Every set holds {', '.join(names)}{more} ({len(always)} of {artifact.classes} classes): so few "
-            "samples, or so many at probability 0, allow none of them to be left out."
+            f"Every set holds {names} ({len(always)} of {artifact.classes} classes): so few samples, or so "
+            "many at probability 0, allow none of them to be left out."
         )
     return said
 

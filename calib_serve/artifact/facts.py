@@ -11,12 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from calib_serve.artifact.decisions import DecisionFacts
 from calib_serve.artifact.manifest import plain
 from calib_serve.artifact.preprocessing import Preprocessing
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import Estimate
 from calib_serve.scores import Outputs, check_outputs
-
-Metrics = Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -293,26 +290,3 @@ def read_metrics(facts: Mapping[str, Any]) -> dict[str, Estimate]:
         if all(number is None or isinstance(number, (int, float)) for number in numbers):
             found[name] = Estimate(*(math.nan if number is None else float(number) for number in numbers))
     return found
-
-
-def temperature_of(steps: Sequence[Step]) -> float | None:
-    """T where the output steps are one division by T, else None.
-
-    >>> temperature_of([LogitMap.temperature(2.0)])
-    2.0
-    """
-    match [step for step in steps if not isinstance(step, (InputShift, Head))]:
-        case [LogitMap(weight=weight, bias=None)] if weight.ndim == 0:
-            return 1 / float(weight)
-    return None
-
-
-def summary_line(
-    method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
-) -> str:
-    """One line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""
-    kinds = ", ".join(step.kind for step in steps) or "none"
-    name = "positive_ece" if labels else "ece"
-    eces = [found[name] for found in (before, after) if name in found]
-    ece = f", ECE {' -> '.join(f'{value:.4f}' for value in eces)}" if eces else ""
-    return f"{method}, {classes} {'labels' if labels else 'classes'}, steps: {kinds}{ece}"

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import yaml
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
 
-from calib_serve.artifact.decisions import Choice, PredictionSets, sets_of
+from calib_serve.artifact.decisions import Choice, PredictionSets
 from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.steps import STEPS, Examples, Step
-from calib_serve.artifact.tensors import load as load_tensors
-from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.core.files import read_whole, sha256
 from calib_serve.scores import read_yaml
@@ -77,7 +77,9 @@ def unpack(
     examples = None if shown[0] is None or shown[1] is None else Examples(shown[0], shown[1])
     rows = [tensors.pop(f"kept.{name}", None) for name in ("inputs", "logits")]
     kept = None if rows[0] is None or rows[1] is None else KeptRows(rows[0].astype(np.uint8), rows[1])
-    found = sets_of(sets, tensors.pop("sets.threshold", None) if sets else None)
+    if sets is not None and "sets.threshold" not in tensors:
+        raise SchemaError("the manifest names prediction sets, and there are no thresholds of them")
+    found = None if sets is None else PredictionSets(tensors.pop("sets.threshold"), **sets)
     chosen = None if choice is None else Choice(costs=tensors.pop("choice.costs", None), **choice)
     steps = []
     for i, one in enumerate(facts):

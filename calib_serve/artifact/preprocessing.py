@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 """Pillow's filters; all but the nearest neighbour smooth when they shrink (antialias)."""
 
-_LONGEST_EDGE = 65_535  # pixels of an edge: the most that a JPEG has
-
 
 def is_picture_shape(shape: Sequence[int | None]) -> bool:
     """Whether one input is a picture of 1 or 3 channels, (C, H, W); H and W may be any size, None.
@@ -186,10 +184,10 @@ def _pair(name: str, given: Any) -> tuple[int, int]:
     if not (
         isinstance(sizes, Sequence)
         and len(sizes) == 2
-        and all(type(size) is int and 1 <= size <= _LONGEST_EDGE for size in sizes)
+        and all(type(size) is int and 1 <= size <= 65_535 for size in sizes)  # the most that a JPEG has
     ):
         raise InputError(
-            f"{name} of the pictures must be a size or (height, width), of 1 to {_LONGEST_EDGE} pixels; "
+            f"{name} of the pictures must be a size or (height, width), of 1 to 65535 pixels; "
             f"got {repr(given)[:80]}"
         )
     return sizes[0], sizes[1]

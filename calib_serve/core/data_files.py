@@ -13,7 +13,8 @@ import tokenize
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +164,10 @@ def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
     read, is a bomb, or names a column twice.
     """
     try:
-        from pyarrow import ArrowException, parquet, types  # noqa: PLC0415 - an extra that few need
+        from pyarrow import parquet, types  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
         raise MissingDependency("pyarrow") from error
-    try:
+    with parquet_errors(path):
         with parquet.ParquetFile(path) as file:
             told, schema, packed = file.metadata, file.schema_arrow, path.stat().st_size
             names, flat = schema.names, [one.name for one in schema if not types.is_nested(one.type)]
@@ -177,5 +178,16 @@ def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
         if whole > most_unpacked(packed):
             raise InputError(f"it unpacks from {packed} to {whole} bytes, as a bomb does; write it in parts")
         return parquet.ParquetFile(path, read_dictionary=[name for name in texts if name in flat])
+
+
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """Raise InputError, which names the file, where pyarrow cannot read it."""
+    from pyarrow import ArrowException  # noqa: PLC0415 - it was imported to open the file
+
+    try:
+        yield
+    except InputError:
+        raise
     except (ArrowException, OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot read {path}: {error}") from error

@@ -15,7 +15,6 @@ By = Literal["id", "name"]
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters but tab and line feed, other ends of lines, halves of characters."""
 _WHOLE = re.compile(r"([0-9]{1,18})(\.0*)?")  # pandas writes 1.0 for 1 in a column that has gaps
-_LONGEST_NAME = 1000  # characters
 
 _UNITS: Mapping[str, float] = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 
@@ -76,10 +75,9 @@ def check_names(names: Sequence[object]) -> None:
     for k, name in enumerate(names):
         if not isinstance(name, str):
             raise InputError(f"class names must be strings, class {k} is {shown(name)}")
-        if len(name) > _LONGEST_NAME or not is_plain(name):
+        if len(name) > 1000 or not is_plain(name):
             raise InputError(
-                f"class {k} is called {shown(name)}; a name has no control or half characters, "
-                f"{_LONGEST_NAME} at most"
+                f"class {k} is called {shown(name)}; a name has no control or half characters, 1000 at most"
             )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "unknown"
 _UNIT = "\N{NO-BREAK SPACE}"
-_LINE = 80  # characters of a text of a user's in a table
 
 NAMED_IN_A_SENTENCE = 10
 """Classes or labels that a sentence names; of more it names these."""
@@ -70,16 +69,16 @@ def metric(value: float, *, share: bool, sign: bool = False) -> str:
     return text.replace("-", MINUS)
 
 
-def points(value: float, digits: int = 1) -> str:
+def points(value: float) -> str:
     r"""Write a difference of two fractions in points, without its sign.
 
     >>> points(-0.0362)
     '3.6\xa0points'
     """
-    return f"{100 * abs(value):.{digits}f}{_UNIT}points" if math.isfinite(value) else UNKNOWN
+    return f"{100 * abs(value):.1f}{_UNIT}points" if math.isfinite(value) else UNKNOWN
 
 
-def signed_points(value: float, digits: int = 1) -> str:
+def signed_points(value: float) -> str:
     """Write a difference of two fractions in points, with its sign.
 
     >>> signed_points(0.0412), signed_points(-0.0001)
@@ -87,7 +86,7 @@ def signed_points(value: float, digits: int = 1) -> str:
     """
     if not math.isfinite(value):
         return UNKNOWN
-    text = f"{100 * value:+.{digits}f}"
+    text = f"{100 * value:+.1f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", MINUS)
 
 
@@ -110,7 +109,7 @@ def printable(text: str) -> str:
     """
     # A right-to-left mark in a class name would turn round what stands beside it.
     clean = "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in str(text))
-    return clean if len(clean) <= _LINE else f"{clean[: _LINE - 1]}…"
+    return clean if len(clean) <= 80 else f"{clean[:79]}…"
 
 
 def fact_lines(name: str, value: Any) -> list[tuple[str, str]]:

@@ -109,7 +109,7 @@ def complete(
     method: str,
     fit: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
-    model: ModelFacts | Mapping[str, Any] | None = None,
+    model: ModelFacts | None = None,
     class_names: Sequence[str] = (),
     packages: Sequence[str] = (),
     reference: tuple[Bins, NDArray[np.intp]] | None = None,

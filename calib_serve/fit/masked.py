@@ -370,7 +370,7 @@ def fit_masked_head(
     classes: int | None = None,
     masking: Masking | None = None,
     then: str | None = None,
-    model: ModelFacts | Mapping[str, Any] | None = None,
+    model: ModelFacts | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,

@@ -16,7 +16,6 @@ from calib_serve.scores.graphs import GraphReader as GraphReader
 from calib_serve.scores.graphs import choose_scores as choose_scores
 from calib_serve.scores.graphs import refuse_varying as refuse_varying
 from calib_serve.scores.kinds import LABELS as LABELS
-from calib_serve.scores.kinds import LARGEST as LARGEST
 from calib_serve.scores.kinds import LEAST as LEAST
 from calib_serve.scores.kinds import MADE as MADE
 from calib_serve.scores.kinds import MASKED as MASKED

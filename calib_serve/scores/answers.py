@@ -26,7 +26,7 @@ from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import is_json, objects_of, open_lines
 
-Form = Literal["logprobs", "votes"]
+AnswerForm = Literal["logprobs", "votes"]
 
 _ENTRIES = ("form", "classes")
 _BEGINS = "*"
@@ -110,14 +110,13 @@ class LabelWords:
     """
 
     classes: Mapping[str, Sequence[str]]
-    form: Form = "logprobs"
+    form: AnswerForm = "logprobs"
     _words: dict[bytes, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.form not in get_args(Form):
-            raise InputError(
-                f"the form of answers is one of {', '.join(get_args(Form))}, got {shown(self.form)}"
-            )
+        if self.form not in get_args(AnswerForm):
+            forms = ", ".join(get_args(AnswerForm))
+            raise InputError(f"the form of answers is one of {forms}, got {shown(self.form)}")
         if not isinstance(self.classes, Mapping) or len(self.classes) < 2:
             raise InputError("classes are two or more names, each with a list of the words that say it")
         check_names(self.names)
@@ -412,27 +411,10 @@ def _response(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return held
 
 
-def answers_in(
-    path: Path,
-    words: LabelWords,
-    *,
-    label: str | None = None,
-    weight: str | None = None,
-    group: str | None = None,
-    source: str | None = None,
-) -> RawScores:
-    """Read a file of answers as probabilities of their classes.
+def answers_in(path: Path, words: LabelWords, beside: Mapping[str, str]) -> RawScores:
+    """Read JSON lines of answers as probabilities of their classes; InputError, by row, where they are none.
 
-    Args:
-        path: JSON lines; see ``read_answers``.
-        words: The words of the classes.
-        label: Entry of a row that holds its label, by default "label".
-        weight: Entry of a row that holds its weight.
-        group: Entry of a row that says which rows belong together.
-        source: Entry of a row that says which source it is of.
-
-    Raises:
-        InputError: Where it cannot be read; it names the row.
+    ``beside``: entries of a row that hold its label, by default "label", its weight, group and source.
     """
     if not is_json(path):
         raise InputError(f"answers are read from JSON lines (.jsonl), got {path.name!r}")
@@ -442,20 +424,18 @@ def answers_in(
         raise InputError("it holds no answers")
     found = read_answers(rows, words)
     bounds = np.array([one.bounds for one in found])
-    label = label or ("label" if "label" in rows[0] else None)
-    asked = {"labels": label, "weights": weight, "groups": group, "sources": source}
-    beside: dict[str, Any] = {what: _entries(rows, name) for what, name in asked.items() if name}
     # A response as it came has an id of its own.
     ids = ("custom_id",) if "choices" in rows[0] else ("custom_id", "id")
-    of_rows = next((name for name in ids if name in rows[0]), None)
+    names = {"label": "label"} if "label" in rows[0] else {}
+    if of_rows := next((name for name in ids if name in rows[0]), None):
+        names["id"] = of_rows
     return RawScores(
         np.array([one.probs for one in found]),
+        {what: _entries(rows, name) for what, name in {**names, **beside}.items()},
         class_names=words.names,
-        ids=_entries(rows, of_rows) if of_rows else None,
         bounds=bounds,
         remarks=tuple(_remarks(found, bounds, words)),
         place=CellNames(1),
-        **beside,
     )
 
 

@@ -61,11 +61,7 @@ def class_ids(
 
 def is_missing(label: Any) -> bool:
     """Whether a label, as ``distinct`` gives it, is a missing one."""
-    return label is None or _is_nan(label) or (isinstance(label, str) and label.lower() in MISSING)
-
-
-def _is_nan(label: Any) -> bool:
-    return isinstance(label, float) and math.isnan(label)
+    return label is None or (isinstance(label, str) and label.lower() in MISSING)
 
 
 def without(labels: NDArray[Any], ignored: Sequence[Any], names: Sequence[str] = ()) -> NDArray[np.bool_]:
@@ -112,11 +108,11 @@ def distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
 
 
 def _key(label: Any) -> Any:
-    return "nan" if _is_nan(label) else (type(label), label)
+    return type(label), label
 
 
 def plain_label(value: Any) -> Any:
-    """A label as a text without blanks around it, a whole number, a bool, a float, or None."""
+    """A label as a text without blanks around it, a whole number, a bool, a float, or None, also of NaN."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, bytes):
@@ -127,6 +123,8 @@ def plain_label(value: Any) -> Any:
         return bool(value)
     if isinstance(value, (int, float, np.number)):
         number = float(value)
+        if math.isnan(number):
+            return None
         whole = math.isfinite(number) and abs(number) < 2.0**62 and number == int(number)
         return int(value) if whole else number
     return str(value).strip()

@@ -13,21 +13,28 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
+from calib_serve.core.data_files import (
+    ZIP_ERRORS,
+    check_header,
+    map_npy,
+    open_parquet,
+    parquet_errors,
+    read_npz,
+)
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
 from calib_serve.scores.recognition import CellNames
-from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import TAKEN, Roles, few, roles_of, said_by
+from calib_serve.scores.rows import TEXTS, cells_of, is_json, naming, objects_of, open_lines
+from calib_serve.scores.table import TAKEN, Asked, Roles, few, roles_of, said_by
 
 _SCORES = (
     *("logits", "log_probs", "probs", "label_logits", "label_probs"),
@@ -35,66 +42,20 @@ _SCORES = (
 )
 """Arrays of scores; the first that is there is read: logits tell more than the probabilities beside them."""
 _LARGE = 8 << 20  # bytes of a text from which importing pyarrow takes less time than it saves
-_RolesIn = Callable[..., Roles]
-"""Finds the roles of a table's columns by their names, and by which of them are names of rows."""
-_Table = tuple[Roles, dict[str, NDArray[Any]]]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The split and columns asked of a file, and the names of its label, weight and group.
+def read_source(path: Path, asked: Asked, split: str | None) -> RawScores:
+    """Return one split of a file; what is ``asked`` to be beside the scores may be an npy file beside it.
 
-    ``classes``: names of classes that are known; ``told``: whether the kind of scores is;
-    ``expected``: columns of an artifact, which are taken where all are there.
-    """
-
-    split: str | None
-    columns: Sequence[str] | None
-    beside: Mapping[str, str | None]
-    classes: Sequence[str] = ()
-    told: bool = False
-    expected: Sequence[str] = ()
-
-    def roles(self, names: Sequence[str], index: Sequence[str] = (), called: Collection[str] = ()) -> Roles:
-        """Find the role of each column."""
-        known: dict[str, Any] = {"expected": self.expected, "classes": self.classes, **self.beside}
-        return roles_of(names, columns=self.columns, called=called, index=index, **known)
-
-
-def read_source(
-    where: str,
-    *,
-    split: str | None = None,
-    columns: Sequence[str] | None = None,
-    expected: Sequence[str] = (),
-    classes: Sequence[str] = (),
-    told: bool = False,
-    label: str | None = None,
-    weight: str | None = None,
-    group: str | None = None,
-    source: str | None = None,
-) -> RawScores:
-    """Return one split of a file.
-
-    ``label`` to ``source``: each a column or array of the file by name, or an npy file beside it.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
-    path = Path(where)
-    if label is not None and Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
+    label = asked.beside.get("label", "")
+    if Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
         raise InputError(f"{label} is a table: join it with the scores by an id first, as pandas' merge does")
-    asked = {"label": label, "weight": weight, "group": group, "source": source}
-    apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
-    inside = {what: name for what, name in asked.items() if what not in apart}
-    wanted = _Asked(split, columns, inside, classes, told, expected)
-    with _reading(path) as read:
-        found: RawScores
-        if read in _ARRAYS.values():
-            found = read(path, wanted)
-        else:
-            roles, table = read(path, wanted.roles)
-            if not len(next(iter(table.values()), ())):
-                raise InputError("it has column names but no rows" if table else "it has no column of scores")
-            found = _of_table(roles, table, wanted)
+    apart = {what: name for what, name in asked.beside.items() if name.endswith(".npy")}
+    inside = {what: name for what, name in asked.beside.items() if what not in apart}
+    with naming(path), _reading(path) as read:
+        found = read(path, replace(asked, beside=inside), split)
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
     return replace(found, name=path.name.partition(".")[0])
@@ -107,8 +68,7 @@ def _beside(found: RawScores, what: str, array: NDArray[Any], name: str) -> RawS
         )
     file = shown(Path(name).name)
     said = f"labels in {file}" if what == "label" else f"{file} {TAKEN[what]}"
-    placed: dict[str, Any] = {f"{what}s": array}
-    return replace(found, remarks=(*found.remarks, said), **placed)
+    return replace(found, remarks=(*found.remarks, said), beside={**found.beside, what: array})
 
 
 def read_npy(path: Path) -> NDArray[Any]:
@@ -120,8 +80,8 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[Any]:
-    """The function that reads a file by its ending; its errors, and those of what is read, name the file."""
+def _reading(path: Path) -> Iterator[_Read]:
+    """The function that reads a file by its ending, whose errors become InputError."""
     if path.is_dir():
         raise InputError(f"{path} is a folder, and scores are read from one file: write its parts into one")
     ending = "." + path.name.lower().removesuffix(".gz").rpartition(".")[2]
@@ -133,29 +93,30 @@ def _reading(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
-        yield {**_ARRAYS, ".parquet": _read_parquet}.get(ending, _read_text)
-    except InputError as error:
-        raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
+        yield _READERS.get(ending, _read_text)
+    except InputError:
+        raise
     except (*ZIP_ERRORS, csv.Error) as error:
         raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
 
 
-def _read_npy(path: Path, asked: _Asked) -> RawScores:
-    if asked.split is not None:
-        raise InputError(f"{path} holds one array, so there is no split {asked.split!r}; leave the split out")
-    if given := [name for name in (*(asked.columns or ()), *asked.beside.values()) if name is not None]:
+def _read_npy(path: Path, asked: Asked, split: str | None) -> RawScores:
+    if split is not None:
+        raise InputError(f"{path} holds one array, so there is no split {split!r}; leave the split out")
+    if given := [*(asked.columns or ()), *asked.beside.values()]:
         raise InputError(f"{path} holds one array, and nothing called {given[0]!r}")
-    return of_arrays(read_npy(path))
+    return of_arrays(read_npy(path), {})
 
 
-def _read_npz(path: Path, asked: _Asked) -> RawScores:
+def _read_npz(path: Path, asked: Asked, split: str | None) -> RawScores:
     # Only what is asked for is unpacked: such files may hold gigabytes of inputs, too.
     known, names = read_npz(path, wanted={"class_names", "calibrated_by"}.__contains__)
-    roles = _roles_in(path, names, asked)
-    placed = {name: _in_split(name, asked.split) for name in (*roles.scores, *roles.others)}
-    arrays, _ = read_npz(path, wanted={*placed.values()}.__contains__)
-    beside = {what: arrays[placed[name]] for what, name in roles.beside.items()}
-    source = of_arrays(arrays[placed[roles.scores[0]]], **beside)
+    prefix = "" if split is None else f"{split}_"
+    roles = _roles_in(path, names, asked, prefix)
+    wanted = {prefix + name for name in (*roles.scores, *roles.beside.values())}
+    arrays, _ = read_npz(path, wanted=wanted.__contains__)
+    beside = {what: arrays[prefix + name] for what, name in roles.beside.items()}
+    source = of_arrays(arrays[prefix + roles.scores[0]], beside)
     others = [name for name in roles.left_out if said_by(name) is not None]
     return replace(
         source,
@@ -167,20 +128,19 @@ def _read_npz(path: Path, asked: _Asked) -> RawScores:
     )
 
 
-def _roles_in(path: Path, names: Collection[str], asked: _Asked) -> Roles:
-    """The roles of a split's arrays, by their names."""
-    own = [name for name in names if asked.split is None or name.startswith(f"{asked.split}_")]
-    own = [name if asked.split is None else name.removeprefix(f"{asked.split}_") for name in own]
+def _roles_in(path: Path, names: Collection[str], asked: Asked, prefix: str) -> Roles:
+    """The roles of a split's arrays, by their names without its own."""
+    own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     if asked.columns is not None and len(asked.columns) > 1:
         raise InputError(f"{path} holds arrays, of which one holds the scores: name it alone (--columns)")
     called = next((name for name in asked.columns or _SCORES if name in own), None)
     if called is None:
-        wanted = _in_split(asked.columns[0] if asked.columns else "logits", asked.split)
-        raise InputError(_no_scores(path, names, asked.split, wanted))
-    return replace(asked, columns=(called,)).roles(own)
+        wanted = prefix + (asked.columns[0] if asked.columns else "logits")
+        raise InputError(_no_scores(path, names, wanted))
+    return roles_of(own, replace(asked, columns=(called,)))
 
 
-def _no_scores(path: Path, names: Collection[str], split: str | None, wanted: str) -> str:
+def _no_scores(path: Path, names: Collection[str], wanted: str) -> str:
     inputs = [name for name in names if name.endswith(("inputs", "images"))]
     splits = _splits(names)
     return (
@@ -195,10 +155,6 @@ def _no_scores(path: Path, names: Collection[str], split: str | None, wanted: st
     )
 
 
-def _in_split(what: str, split: str | None) -> str:
-    return what if split is None else f"{split}_{what}"
-
-
 def _splits(names: Collection[str]) -> list[str]:
     # Longest first: cal_label_logits is of the split cal.
     endings = sorted((f"_{score}" for score in _SCORES), key=len, reverse=True)
@@ -206,9 +162,10 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted({n.removesuffix(e) for n, e in found if e})
 
 
-def _of_table(roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked) -> RawScores:
+def _of_table(roles: Roles, table: dict[str, NDArray[Any]], asked: Asked, split: str | None) -> RawScores:
     """The rows of a split of a table, whose columns' roles are known but for those called as a class."""
-    split = asked.split
+    if not len(next(iter(table.values()), ())):
+        raise InputError("it has column names but no rows" if table else "it has no column of scores")
     kept = np.ones(len(next(iter(table.values()))), bool)
     if roles.split is not None:
         # As texts: a split may be called 1 and be read as a number.
@@ -225,11 +182,11 @@ def _of_table(roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked) -> Ra
     # Of a table of languages, id is Indonesian.
     named = {*texts_in(None if roles.label is None else table[roles.label])}
     if of_classes := ({*table} & named) - {*roles.scores}:
-        roles = replace(asked.roles([*table], called=of_classes), label=roles.label)
-    return of_roles(roles, table, classes=asked.classes, place=CellNames(1).take(kept), told=asked.told)
+        roles = replace(roles_of([*table], asked, called=of_classes), label=roles.label)
+    return of_roles(roles, table, asked, {}, CellNames(1).take(kept))
 
 
-def _read_text(path: Path, roles_in: _RolesIn) -> _Table:
+def _read_text(path: Path, asked: Asked, split: str | None) -> RawScores:
     with open_lines(path) as lines:
         if is_json(path):
             (names, rows), commas = _json_cells(lines), False
@@ -241,10 +198,11 @@ def _read_text(path: Path, roles_in: _RolesIn) -> _Table:
         # Taken for names, the first row of numbers would be lost.
         if any(_is_fraction(name) for name in names):
             raise InputError("the first line holds numbers; add a line with the names of the columns")
-        roles = roles_in(names)
+        roles = roles_of(names, asked)
         plain = not (is_json(path) or commas or path.suffix == ".gz") and path.stat().st_size >= _LARGE
         fast = _read_fast(path, names, roles) if plain else None
-        return roles, fast or _columns(rows, names, roles, commas=commas)
+        table = fast or _columns(rows, names, roles, commas=commas)
+    return _of_table(roles, table, asked, split)
 
 
 def _read_fast(path: Path, names: Sequence[str], roles: Roles) -> dict[str, NDArray[Any]] | None:
@@ -350,21 +308,16 @@ def _is_fraction(text: str) -> bool:
         return False
 
 
-def _read_parquet(path: Path, roles_in: _RolesIn) -> _Table:
+def _read_parquet(path: Path, asked: Asked, split: str | None) -> RawScores:
     """Read a Parquet file without the columns that pandas keeps its row names in."""
-    with open_parquet(path) as file:
-        from pyarrow import ArrowException  # noqa: PLC0415 - it was imported to open the file
-
+    with open_parquet(path) as file, parquet_errors(path):
         schema = file.schema_arrow
         pandas = (schema.pandas_metadata or {}).get("index_columns", ())
-        roles = roles_in(schema.names, [one for one in pandas if isinstance(one, str)])
+        roles = roles_of(schema.names, asked, index=[one for one in pandas if isinstance(one, str)])
         kept = sorted(roles.read, key=schema.names.index)
-        try:
-            table = file.read(columns=kept)
-            arrays = {name: _array(table[name], name) for name in kept}
-        except ArrowException as error:
-            raise InputError(f"cannot read {path}: {error}") from error
-    return roles, arrays
+        columns = file.read(columns=kept)
+        table = {name: _array(columns[name], name) for name in kept}
+    return _of_table(roles, table, asked, split)
 
 
 def _array(column: Any, name: str) -> NDArray[Any]:
@@ -395,5 +348,6 @@ def _plain(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy(zero_copy_only=False))  # this imports pandas, where there is one
 
 
-_ARRAYS = {".npz": _read_npz, ".npy": _read_npy}
-_ENDINGS = (*_ARRAYS, *TEXTS, ".parquet")
+_Read = Callable[[Path, Asked, Union[str, None]], RawScores]
+_READERS: dict[str, _Read] = {".npz": _read_npz, ".npy": _read_npy, ".parquet": _read_parquet}
+_ENDINGS = (".npz", ".npy", *TEXTS, ".parquet")

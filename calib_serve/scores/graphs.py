@@ -159,7 +159,9 @@ class GraphReader:
 
     def varying(self, tensor: str) -> list[str]:
         """Describe the nodes before ``tensor`` that draw by chance, or are in training mode."""
-        return [_described(node) for node in self._before(tensor) if _draws(node) or self._drops(node)]
+        draws = {("", kind) for kind in _RANDOM}
+        nodes = self._before(tensor)
+        return [_described(n) for n in nodes if (n.domain, n.op_type) in draws or self._drops(n)]
 
     def of_batch(self, tensor: str) -> list[str]:
         """Describe the nodes before ``tensor`` that normalise by the batch, as in training."""
@@ -336,10 +338,6 @@ def refuse_varying(runs: Sequence[Any], by_chance: Sequence[str], of_batch: Sequ
             f"{', '.join(of_batch)} normalises by the batch, as in training: a sample's answer depends on "
             "those beside it; export the model in evaluation mode (model.eval())"
         )
-
-
-def _draws(node: Any) -> bool:
-    return node.domain == "" and node.op_type in _RANDOM
 
 
 def _described(node: Any) -> str:

@@ -22,9 +22,6 @@ must all use the same bound: a fitted temperature depends on it.
 MASKED = -9e8
 """A logit of so little is no score: a mask put its class out of reach, as by -1e9 or minus infinity."""
 
-LARGEST = 1e100
-"""The largest logit of which numbers are computed: squares of what is beyond it overflow."""
-
 Outputs = Literal[
     "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
 ]
@@ -59,14 +56,13 @@ ROUNDED = 1e-5
 """How far a probability may lie beyond 0 or 1, as shares that were added up do."""
 
 
-def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
-    """Return the logarithm of probabilities; NaN stays NaN.
+def log_probs(probs: ArrayLike) -> Floats:
+    """Return the logarithm of probabilities, of ``LEAST`` for less; NaN stays NaN.
 
     In float32 for float16 and float32, else in float64.
 
     Args:
         probs: Any shape.
-        least: Least probability: less counts as much.
 
     >>> log_probs(np.array([1.0, 0.0])).round(2).tolist()
     [0.0, -87.34]
@@ -75,7 +71,7 @@ def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
     # Half precision has no number near LEAST: its logarithm would be of 0.
     narrow = p.dtype.kind == "f" and p.dtype.itemsize <= 4
     p = p.astype(np.float32 if narrow else np.float64, copy=False)
-    return np.asarray(np.log(np.maximum(p, p.dtype.type(least))))
+    return np.asarray(np.log(np.maximum(p, p.dtype.type(LEAST))))
 
 
 def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
@@ -199,7 +195,7 @@ def alike(one: Outputs, other: Outputs) -> bool:
     return one == other or any(one in group and other in group for group in groups)
 
 
-def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None) -> Floats:
+def to_logits(scores: ArrayLike, outputs: Outputs) -> Floats:
     """Scores as the logits that steps act on, (n, K); (n, L) for labels.
 
     Probabilities become their logarithm, of labels their log-odds; what is not in [0, 1] becomes NaN. Of one
@@ -208,7 +204,6 @@ def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None
     Args:
         scores: (n, K), (n,) or (n, 1).
         outputs: Kind of the scores.
-        least: Least probability, below which it is read as that; None: float32's least number.
 
     >>> to_logits([[0.5, 0.5]], "probabilities").round(3).tolist()
     [[-0.693, -0.693]]
@@ -231,10 +226,9 @@ def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None
     if outputs == "probability":
         values = np.concatenate([1 - values, values], axis=1)
     with np.errstate(invalid="ignore"):
-        low = LEAST if least is None else least
-        logs = log_probs(values, least=low)
+        logs = log_probs(values)
         if outputs == "label_probabilities":
-            logs = logs - log_probs(1 - values, least=low)
+            logs = logs - log_probs(1 - values)
         within = (values >= -ROUNDED) & (values <= 1 + ROUNDED)
         return np.where(within, logs, logs.dtype.type(np.nan))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -21,7 +21,7 @@ from calib_serve.scores.named import is_nested, named_scores
 from calib_serve.scores.places import Places
 from calib_serve.scores.recognition import NUMBERED, CellNames, proves_probabilities
 from calib_serve.scores.scales import scaled_kind
-from calib_serve.scores.table import Roles, by_pattern, few, roles_of
+from calib_serve.scores.table import Asked, Roles, by_pattern, few, roles_of
 
 _OF_ONE = ("", "1", "y", "y=1", "y_1", "pos", "positive", "event", "true", "yes", "y_pred", "pred", "class_1",
            "class1", "predicted", "prediction")  # fmt: skip
@@ -35,22 +35,18 @@ _NAMELESS = Roles(())
 
 @dataclass(frozen=True, eq=False)
 class RawScores:
-    """Values (n, K), and labels, weights, groups, ids and sources or None; ``place`` names the rows.
+    """Values (n, K), and ``beside`` them label, weight, group, id and source of each row, those there are.
 
-    ``gaps``: a score of NaN is that of a class which a row does not name. ``outputs``: the kind or scale that
-    names say; ``roles``: the columns or arrays that they were read from; ``class_axis``: where the classes
-    were among more axes; ``bounds``: of each row's confidence (n, 2).
+    ``place`` names the rows. ``gaps``: a score of NaN is that of a class which a row does not name.
+    ``outputs``: the kind or scale that names say; ``roles``: the columns or arrays that they were read from;
+    ``class_axis``: where the classes were among more axes; ``bounds``: of each row's confidence (n, 2).
     """
 
     values: Floats
-    labels: Any = None
+    beside: Mapping[str, Any] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     outputs: str | None = None
     roles: Roles = _NAMELESS
-    weights: Any = None
-    groups: Any = None
-    ids: Any = None
-    sources: Any = None
     remarks: tuple[str, ...] = ()
     name: str = "the scores"
     place: CellNames = NUMBERED
@@ -61,45 +57,38 @@ class RawScores:
 
     def take(self, kept: NDArray[np.bool_]) -> RawScores:
         """Some of the samples, by mask."""
-        parts: dict[str, Any] = {
-            name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
-            for name in ("labels", "weights", "groups", "ids", "sources", "bounds")
-        }
-        return replace(self, values=self.values[kept], place=self.place.take(kept), **parts)
+        return replace(
+            self,
+            values=self.values[kept],
+            beside={what: np.asarray(given)[kept] for what, given in self.beside.items()},
+            place=self.place.take(kept),
+            bounds=None if self.bounds is None else self.bounds[kept],
+        )
 
 
-def of_arrays(
-    values: NDArray[Any],
-    *,
-    label: Any = None,
-    weight: Any = None,
-    group: Any = None,
-    id: Any = None,
-    source: Any = None,
-) -> RawScores:
+def of_arrays(values: NDArray[Any], beside: Mapping[str, Any]) -> RawScores:
     """Read an array (n, K), (n,), or of more axes: its samples are then pixels, a picture a group."""
-    given = {"labels": label, "weights": weight, "groups": group, "ids": id, "sources": source}
-    if text := next((what for what, value in given.items() if isinstance(value, str)), None):
+    if text := next((what for what, given in beside.items() if isinstance(given, str)), None):
         raise InputError(
-            f"{text} name a column, {shown(given[text])}, and the scores are an array without any"
+            f"{text}s name a column, {shown(beside[text])}, and the scores are an array without any"
         )
     values = _numbers(values)
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim > 2:
-        return _of_pictures(values, given)
+        return _of_pictures(values, beside)
     if values.ndim != 2 or not values.shape[1]:
         raise ShapeError(f"scores must be (n, K), or (n,) for one a sample, got {values.shape}")
-    return RawScores(values, **given)
+    return RawScores(values, beside)
 
 
-def _of_pictures(values: Floats, given: dict[str, Any]) -> RawScores:
+def _of_pictures(values: Floats, beside: Mapping[str, Any]) -> RawScores:
     """Scores (n, K, ...) or (n, ..., K) as (n * ..., K), by the shape of their labels (n, ...)."""
-    if given["labels"] is None:
+    if "label" not in beside:
         raise ShapeError(
             f"scores of shape {values.shape} need labels of the same shape without the classes' axis"
         )
-    labels = as_array(given["labels"], "labels", missing=True)
+    labels = as_array(beside["label"], "labels", missing=True)
     axes = [a for a in {1, values.ndim - 1} if values.shape[:a] + values.shape[a + 1 :] == labels.shape]
     if len(axes) != 1:
         raise ShapeError(
@@ -108,17 +97,17 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> RawScores:
         )
     n, each = len(values), int(np.prod(labels.shape[1:]))
     places = Places(labels.shape, 1 if axes == [1] else -1)
-    beside: dict[str, Any] = {
-        name: None if value is None else np.broadcast_to(_over(value, labels), labels.shape).reshape(-1)
-        for name, value in given.items()
-        if name != "labels"
+    of_places: dict[str, Any] = {
+        what: np.broadcast_to(_over(given, labels), labels.shape).reshape(-1)
+        for what, given in beside.items()
+        if what != "label"
     }
+    of_places["label"] = labels.reshape(-1)
     said: tuple[str, ...] = ()
-    if beside["groups"] is None and n > 1:
-        beside["groups"] = np.repeat(np.arange(n), each)
+    if "group" not in beside and n > 1:
+        of_places["group"] = np.repeat(np.arange(n), each)
         said = (f"the {each:,} places of each of {n:,} samples are taken as one group",)
-    rows, axis = places.rows(values), places.axis
-    return RawScores(rows, labels=labels.reshape(-1), remarks=said, class_axis=axis, **beside)
+    return RawScores(places.rows(values), of_places, remarks=said, class_axis=places.axis)
 
 
 def _over(value: Any, labels: NDArray[Any]) -> NDArray[Any]:
@@ -127,37 +116,13 @@ def _over(value: Any, labels: NDArray[Any]) -> NDArray[Any]:
     return found.reshape(-1, *[1] * (labels.ndim - 1)) if found.ndim == 1 else found
 
 
-def of_columns(
-    table: Mapping[str, NDArray[Any]],
-    *,
-    columns: Sequence[str] | None = None,
-    expected: Sequence[str] = (),
-    classes: Sequence[str] = (),
-    told: bool = False,
-    label: Any = None,
-    weight: Any = None,
-    group: Any = None,
-    id: Any = None,
-    source: Any = None,
-) -> RawScores:
-    """Read columns by name; ``label`` to ``source``: a column's name, or an array.
-
-    ``expected``: an artifact's columns; ``classes``: names of classes that are known; ``told``: whether the
-    kind of scores is.
-    """
-    beside = {"label": label, "weight": weight, "group": group, "id": id, "source": source}
-    named: dict[str, Any] = {what: value for what, value in beside.items() if isinstance(value, str)}
-    others = {what: value for what, value in beside.items() if value is not None and what not in named}
-    labels = table[named["label"]] if "label" in named and named["label"] in table else others.get("label")
-    roles = roles_of(
-        list(table),
-        columns=columns,
-        expected=expected,
-        classes=classes,
-        called=texts_in(labels),
-        **named,
-    )
-    return of_roles(roles, table, others, classes=classes, told=told)
+def of_columns(table: Mapping[str, NDArray[Any]], asked: Asked, beside: Mapping[str, Any]) -> RawScores:
+    """Read columns by name; what is ``beside`` the scores is a column's name, or an array."""
+    named = {what: given for what, given in beside.items() if isinstance(given, str)}
+    others = {what: given for what, given in beside.items() if what not in named}
+    labels = table.get(named["label"]) if "label" in named else others.get("label")
+    roles = roles_of(list(table), replace(asked, beside=named), called=texts_in(labels))
+    return of_roles(roles, table, asked, others)
 
 
 def texts_in(labels: Any) -> set[str]:
@@ -173,32 +138,29 @@ def texts_in(labels: Any) -> set[str]:
 def of_roles(
     roles: Roles,
     table: Mapping[str, Any],
-    others: Mapping[str, Any] | None = None,
-    *,
-    classes: Sequence[str] = (),
+    asked: Asked,
+    others: Mapping[str, Any],
     place: CellNames = NUMBERED,
-    told: bool = False,
 ) -> RawScores:
-    """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks.
-
-    ``classes``: names of classes that are known; ``told``: whether the kind of the scores is.
-    """
+    """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks."""
     roles = _without_texts(roles, table)
     if not roles.scores:
         raise InputError(
             f"there is no column of scores beside {few(list(table))}: say which (--columns, columns=)"
         )
-    found = {**{what: table[name] for what, name in roles.beside.items()}, **(others or {})}
-    labels = as_array(found["label"], "labels", missing=True) if "label" in found else None
+    beside = {**{what: table[name] for what, name in roles.beside.items()}, **others}
     if roles.label_columns:
-        labels = np.stack([table[name] for name in roles.label_columns], axis=1)
+        beside["label"] = np.stack([table[name] for name in roles.label_columns], axis=1)
+    elif "label" in beside:
+        beside["label"] = as_array(beside["label"], "labels", missing=True)
+    labels = beside.get("label")
     said = [f"left out: {few(list(roles.left_out))}"] if roles.left_out else []
     held = table[roles.scores[0]]
     names: tuple[str, ...] = ()
     values: Floats
     gaps = False
     if len(roles.scores) == 1 and held.dtype.kind == "O" and is_nested(held):
-        names, values = named_scores(roles.scores[0], held.tolist(), place, classes)
+        names, values = named_scores(roles.scores[0], held.tolist(), place, asked.classes)
         said += [f"classes by name from {shown(roles.scores[0])}"]
         gaps = bool(np.isnan(values).any())
     elif held.ndim > 1:
@@ -209,17 +171,13 @@ def of_roles(
         values = _stacked(roles.scores, table, place)
         names, prefix = _without_prefix(_names_of(roles, labels), labels)
         said += [prefix] if prefix else []
-        _check_classes(roles, names, values, labels, told=told)
+        _check_classes(roles, names, values, labels, told=asked.told)
     return RawScores(
         values,
-        labels=labels,
+        beside,
         class_names=names,
         roles=roles,
         outputs=_OF_LABELS.get(roles.kind, roles.kind) if roles.label_columns and roles.kind else roles.kind,
-        weights=found.get("weight"),
-        groups=found.get("group"),
-        ids=found.get("id"),
-        sources=found.get("source"),
         remarks=tuple(said),
         place=place,
         gaps=gaps,

@@ -25,8 +25,6 @@ from calib_serve.scores.table import by_pattern, few
 
 FEW = 20
 """Rows, of which fewer may look alike by chance."""
-_ROUNDED_SUM = 0.02
-"""How far a row may be from 1 that is said to be of probabilities, as those rounded to 16 bits are."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +253,7 @@ def _unsaid(values: Floats, seen: _Seen, place: CellNames) -> str:
 def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNames) -> Recognised:
     """The values as numbers of this kind, or InputError; ``why`` the kind is known."""
     if kind == "log_probs":
-        _check_sums(values, kind, place, slack=max(seen.slack, _ROUNDED_SUM))
+        _check_sums(values, kind, seen, place)
     if kind not in PROBABILITIES:
         if max(-seen.low, seen.high) > 1e30:  # beyond it products overflow
             raise InputError(
@@ -283,7 +281,7 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNa
             "say --outputs (outputs=): logits, percent, odds, votes:N, ..."
         )
     if kind == "probabilities":
-        _check_sums(values, kind, place, slack=max(seen.slack, _ROUNDED_SUM))
+        _check_sums(values, kind, seen, place)
     if seen.low < 0 or seen.high > 1:
         values = np.clip(values, 0, 1)
     if kind == "probabilities" and seen.off > SUM_OF_HALF:
@@ -308,10 +306,11 @@ def _steps_of_8_bits(values: Floats) -> int | None:
     return None
 
 
-def _check_sums(probs: Floats, kind: Outputs, place: CellNames, *, slack: float) -> None:
+def _check_sums(probs: Floats, kind: Outputs, seen: _Seen, place: CellNames) -> None:
     """Raise InputError where probabilities of several columns do not sum to 1, or one is above 1."""
     parts = (np.exp(np.minimum(block, 1.0)) if kind == "log_probs" else block for block in _blocks(probs))
     sums = np.concatenate([np.einsum("nk->n", part, dtype=np.float64) for part in parts])
+    slack = max(seen.slack, 0.02)  # as those rounded to 16 bits are
     wrong = np.abs(sums - 1) > slack if probs.shape[1] > 1 else sums > 1 + slack
     if not wrong.any():
         return

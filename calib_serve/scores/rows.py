@@ -17,7 +17,13 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from calib_serve.core.data_files import LONGEST_LINE, check_header, most_unpacked, open_parquet
+from calib_serve.core.data_files import (
+    LONGEST_LINE,
+    check_header,
+    most_unpacked,
+    open_parquet,
+    parquet_errors,
+)
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import open_regular, short_lines
 from calib_serve.core.names import named_once, shown
@@ -45,7 +51,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None,
         return _parquet(path, columns)
     if is_json(path):
         return None, _objects(path)
-    with _named(path), open_lines(path) as lines:
+    with naming(path), open_lines(path) as lines:
         names, _, _ = cells_of(lines)
         check_header(path, names)
     return names, _mappings(path)
@@ -53,24 +59,24 @@ def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None,
 
 def _mappings(path: Path) -> Iterator[dict[str, str]]:
     # Opened anew: a caller that only wants the names may never read on, and the file would stay open.
-    with _named(path), open_lines(path) as lines:
+    with naming(path), open_lines(path) as lines:
         names, rows, _ = cells_of(lines)
         for row in rows:
             yield dict(zip(names, row, strict=True))
 
 
 def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    with _named(path), open_lines(path) as lines:
+    with naming(path), open_lines(path) as lines:
         yield from objects_of(lines)
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def naming(path: str | Path) -> Iterator[None]:
     """Add the file's name to an InputError that lacks it."""
     try:
         yield
     except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
+        raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
 
 
 def _parquet(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Iterator[Mapping[str, Any]]]:
@@ -80,14 +86,9 @@ def _parquet(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Iterato
     read = [name for name in columns if name in names]
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        from pyarrow import ArrowException  # noqa: PLC0415 - it was imported to open the file
-
-        try:
-            with file:
-                for batch in file.iter_batches(4096, columns=read):
-                    yield from batch.to_pylist()
-        except (ArrowException, OSError, ValueError) as error:
-            raise InputError(f"cannot read {path}: {error}") from error
+        with parquet_errors(path), file:
+            for batch in file.iter_batches(4096, columns=read):
+                yield from batch.to_pylist()
 
     return names, rows()
 

@@ -42,14 +42,10 @@ from calib_serve.scores.recognition import (
 )
 from calib_serve.scores.scales import Scaled, scaled_kind
 from calib_serve.scores.schema import OF_ANSWERS, Schema
-from calib_serve.scores.table import TAKEN, few
+from calib_serve.scores.table import TAKEN, Asked, few
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT = 100_000
-"""Rows in which labels are compared with the predicted classes."""
-_SURE = -14.0
-"""Logarithm of the chance, by the scores, that all are right, above which all may be."""
 _ABSENT = "absent=0"
 """What ``missing`` says where a class that a row does not name has the score 0."""
 
@@ -159,33 +155,22 @@ class Scores:
             of = {"labels": labels, "weight": sample_weight, "group": groups, "id": ids, "by": by}
             return scores._again(outputs, **of, class_names=class_names)
         key, sources = _by(by)
-        known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
-        known |= {"by": key}
         void = {"missing": _texts(missing), "ignore_label": _texts(ignore_label)}
-        said = _schema(schema).under({**known, **void})
-        table = _as_table(scores)
-        beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
-        if schema is not None and table is not None:
-            ways = {"label": said["labels"], "weight": said["sample_weight"], "group": said["groups"]}
-            beside |= {what: way for what, way in ways.items() if beside[what] is None}
-        beside = aligned(scores, {**beside, "source": sources})
-        wanted = _schema(expected)
+        known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names)), **void}
+        said = _schema(schema).under({**known, "by": key})
+        wanted, table = _schema(expected), _as_table(scores)
         said["by"] = said["by"] or (None if table is None else wanted.by)
-        beside["source"] = said["by"] if sources is None else beside["source"]
+        asked = _asked(said, wanted)
+        given = {"label": labels, "weight": sample_weight, "group": groups, "id": ids, "source": sources}
+        given = aligned(scores, {what: one for what, one in given.items() if one is not None})
         if table is not None:
-            told = said["outputs"] is not None or wanted.outputs is not None
-            source = of_columns(
-                table,
-                columns=said["columns"],
-                expected=wanted.columns,
-                classes=said["class_names"] or wanted.class_names,
-                told=told,
-                **beside,
-            )
+            source = of_columns(table, asked, {**asked.beside, **given})
         elif columns is not None:
             raise InputError("columns are of frames and tables; of an array choose them by indexing")
         else:
-            source = of_arrays(as_array(scores, name), **beside)
+            # What a schema says of columns is of tables; sources must be there, or are refused.
+            by_source = {what: asked.beside[what] for what in ("source",) if what in asked.beside}
+            source = of_arrays(as_array(scores, name), {**by_source, **given})
         found = made(replace(source, name=name), said, expected=wanted)
         return _in_names(found, said, expected)
 
@@ -255,6 +240,7 @@ class Scores:
             InputError: Where it cannot be read; it names the file, row and column.
         """
         from calib_serve.scores.files import read_source  # noqa: PLC0415 - readers of files alone
+        from calib_serve.scores.rows import naming  # noqa: PLC0415
 
         texts = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
         given: dict[str, Any] = {name: None if v is None else str(v) for name, v in texts.items()}
@@ -266,23 +252,9 @@ class Scores:
             if split is not None:
                 raise InputError("a file of answers has no splits: give a file of each")
             return _of_answers(Path(path), said, wanted)
-        source = read_source(
-            str(path),
-            split=split,
-            columns=said["columns"],
-            expected=wanted.columns,
-            classes=said["class_names"] or wanted.class_names,
-            told=said["outputs"] is not None or wanted.outputs is not None,
-            label=said["labels"],
-            weight=said["sample_weight"],
-            group=said["groups"],
-            source=said["by"],
-        )
-        try:
-            found = made(source, said, expected=wanted)
-            return _in_names(found, said, expected)
-        except InputError as error:
-            raise type(error)(f"{path}: {error}") from error
+        source = read_source(Path(path), _asked(said, wanted), split)
+        with naming(path):
+            return _in_names(made(source, said, expected=wanted), said, expected)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -404,8 +376,8 @@ class Scores:
             raise ShapeError(f"{self.classes} classes but {len(names)} class names")
         check_names(names)
         found = self if names == self.class_names else replace(self, class_names=names)
-        given = RawScores(self.values, labels=labels, class_names=names, name=self.name)
         if labels is not None and labels is not self.labels:
+            given = RawScores(self.values, {"label": labels}, class_names=names, name=self.name)
             said = {**Schema(outputs=self.outputs).under({}), "missing": ("none",)}
             found = replace(found, labels=made(given, said, expected=Schema()).labels)
         if weight is not None:
@@ -502,6 +474,18 @@ def _schema(given: Schema | Outputs | str | Path | None) -> Schema:
     return Schema.load(given)
 
 
+def _asked(said: Mapping[str, Any], expected: Schema) -> Asked:
+    """What is asked of a table, by what was said of it and what is expected of its scores."""
+    names = {"label": "labels", "weight": "sample_weight", "group": "groups", "source": "by"}
+    return Asked(
+        said["columns"],
+        {what: said[name] for what, name in names.items() if said[name] is not None},
+        expected=expected.columns,
+        classes=said["class_names"] or expected.class_names,
+        told=said["outputs"] is not None or expected.outputs is not None,
+    )
+
+
 def _by(by: Any, *, beside: bool = False) -> tuple[Any, Any]:
     """The name of the sources, and the sources (n,) where they are ``beside`` the scores."""
     if not beside and (by is None or isinstance(by, str)):
@@ -514,7 +498,7 @@ def _by(by: Any, *, beside: bool = False) -> tuple[Any, Any]:
 def _texts(given: Any) -> tuple[str, ...]:
     """Labels or scores that stand for none, each as the text that names it."""
     several = () if given is None else [given] if np.ndim(given) == 0 else list(given)
-    return tuple("NA" if (text := plain_label(one)) is None else str(text) for one in several)
+    return tuple("nan" if (text := plain_label(one)) is None else str(text) for one in several)
 
 
 def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Scores:
@@ -531,7 +515,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Sco
     if not n:
         raise InputError("there is no sample")
     outputs = None if said["outputs"] is None else Scaled.parse(said["outputs"])
-    labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), source.values)
+    beside = source.beside
+    labels = _shaped(as_array(beside["label"], "labels"), source.values) if "label" in beside else None
     called = source.roles.scores if len(source.roles.scores) == columns else names if columns > 1 else ()
     place = replace(source.place, names=tuple(called))
     found, scale = _recognised(source, outputs, expected, place)
@@ -560,8 +545,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Sco
     read = f"{n:,} rows of {scale if scale and scale.scale else kind} ({found.why})"
     read += f" of {few(own)}" if own else ""
     read += f"; labels in {shown(source.roles.label)}" if source.roles.label is not None else ""
-    groups = None if source.groups is None else _column(source.groups, n, "groups")
-    ids = None if source.ids is None else _column(source.ids, n, "ids")
+    groups = _column(beside["group"], n, "groups") if "group" in beside else None
+    ids = _column(beside["id"], n, "ids") if "id" in beside else None
     if groups is None and ids is not None and kind not in LABELS and (said_of_ids := groups_of_ids(ids)):
         groups, remarks = ids, [*remarks, said_of_ids]
     copies = None
@@ -578,11 +563,11 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Sco
         outputs=kind,
         labels=labels,
         class_names=own,
-        weights=None if source.weights is None else row_weights(source.weights, n),
+        weights=row_weights(beside["weight"], n) if "weight" in beside else None,
         groups=groups,
         copies=copies,
         ids=ids,
-        sources=None if source.sources is None else source_names(source.sources, n, said["by"]),
+        sources=source_names(beside["source"], n, said["by"]) if "source" in beside else None,
         remarks=tuple(remarks),
         name=source.name,
         calibrated_by=source.calibrated_by,
@@ -607,22 +592,15 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Sco
 def _of_answers(path: Path, said: Mapping[str, Any], expected: Schema) -> Scores:
     """Read a file of answers of a language model; ``said`` names the file of its words."""
     from calib_serve.scores.answers import LabelWords, answers_in  # noqa: PLC0415 - few scores are answers
+    from calib_serve.scores.rows import naming  # noqa: PLC0415
 
     words = LabelWords.load(said["outputs"].removeprefix(OF_ANSWERS))
     if given := [name for name in ("columns", "class_names") if said[name]]:
         raise InputError(f"the words of answers name the classes; leave {given[0]} out")
-    try:
-        beside = {
-            "label": said["labels"],
-            "weight": said["sample_weight"],
-            "group": said["groups"],
-            "source": said["by"],
-        }
-        source = answers_in(path, words, **beside)
+    with naming(path):
+        source = answers_in(path, words, _asked(said, expected).beside)
         source = replace(source, name=path.name.partition(".")[0])
         return made(source, {**said, "outputs": "probabilities"}, expected=expected)
-    except InputError as error:
-        raise type(error)(f"{path}: {error}") from error
 
 
 def _in_names(scores: Scores, said: Mapping[str, Any], expected: Schema | Outputs | None) -> Scores:
@@ -733,8 +711,10 @@ def _check_truths(values: Floats, kind: Outputs, labels: NDArray[Any], source: R
     name = source.roles.label
     if name is None or labels.ndim != 1 or kind in LABELS or len(labels) < FEW:
         return
-    probs = to_probs(values[:_LOOKED_AT], kind)
-    if (probs.argmax(axis=1) != labels[:_LOOKED_AT]).any() or np.log(probs.max(axis=1)).sum() > _SURE:
+    looked_at = slice(100_000)
+    probs = to_probs(values[looked_at], kind)
+    # All are right with the chance of a millionth, by the scores.
+    if (probs.argmax(axis=1) != labels[looked_at]).any() or np.log(probs.max(axis=1)).sum() > -14.0:
         return
     raise InputError(
         f"{shown(name)} is the predicted class in all of {len(labels)} rows, which the scores "
@@ -744,9 +724,9 @@ def _check_truths(values: Floats, kind: Outputs, labels: NDArray[Any], source: R
 
 def _kept(source: RawScores, ignored: Sequence[str], names: Sequence[str]) -> tuple[RawScores, list[str]]:
     """Leave out samples with an ``ignored`` label; a class that is called as none is one."""
-    if not ignored or source.labels is None:
+    if not ignored or "label" not in source.beside:
         return source, []
-    kept = without(as_array(source.labels, "labels", missing=True), ignored, names)
+    kept = without(as_array(source.beside["label"], "labels", missing=True), ignored, names)
     out = int((~kept).sum())
     if not out:
         return source, []

@@ -120,54 +120,57 @@ class Roles:
         return {what: name for what, name in named.items() if name is not None}
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """The columns that are read beside the scores."""
-        return (*self.beside.values(), *self.label_columns)
-
-    @property
     def read(self) -> list[str]:
         """The columns that are read of a file: those of a role, and of rows, whose name may be a class's."""
         rows = (name for name, why in self.left_out.items() if why == OF_ROWS)
         split = () if self.split is None else (self.split,)
-        return [*self.scores, *self.others, *split, *rows]
+        return [*self.scores, *self.beside.values(), *self.label_columns, *split, *rows]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a table, or known of it before.
+
+    ``columns``: those of the classes, names or patterns such as ``p_*``; ``beside``: the names of label,
+    weight, group, id and source, as the user calls them; ``expected``: an artifact's columns, and
+    ``classes``: names of all classes, which are the scores where all are there; ``told``: whether the kind
+    of the scores is.
+    """
+
+    columns: Sequence[str] | None = None
+    beside: Mapping[str, str] = field(default_factory=dict)
+    expected: Sequence[str] = ()
+    classes: Sequence[str] = ()
+    told: bool = False
 
 
 def roles_of(
     names: Sequence[str],
+    asked: Asked,
     *,
-    columns: Sequence[str] | None = None,
-    expected: Sequence[str] = (),
-    classes: Sequence[str] = (),
     called: Collection[str] = (),
     index: Sequence[str] = (),
-    label: str | None = None,
-    weight: str | None = None,
-    group: str | None = None,
-    id: str | None = None,
-    source: str | None = None,
 ) -> Roles:
-    """Find what each named column is; ``label`` to ``source``: as the user calls them.
+    """Find what each named column is.
 
-    ``columns``: the classes' columns, names or patterns such as ``p_*``; ``expected``: an artifact's columns,
-    and ``classes``: names of all classes, which are the scores where all are there; ``called``: names that
-    labels have, which are no roles; ``index``: row names, as the file says. InputError where a column is not
-    there, and where several could be the label.
+    ``called``: names that labels have, which are no roles; ``index``: row names, as the file says. InputError
+    where a column is not there, and where several could be the label.
 
-    >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"])
+    >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"], Asked())
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]
     (('prob_cat', 'prob_dog'), 'probabilities', ('cat', 'dog'), 'label', 'id', 'says no probabilities')
     """
-    asked = {"label": label, "weight": weight, "group": group, "id": id, "source": source}
-    found: dict[str, str | None] = {what: name for what, name in asked.items() if name is not None}
+    columns = asked.columns
+    found: dict[str, str | None] = {**asked.beside}
     for what, name in found.items():
         if name not in names:
             raise InputError(f"there is no column {name!r} for the {what}; there are {few(names)}")
     taken = [name for name in names if name in found.values()]
-    for known in (expected, classes):
+    for known in (asked.expected, asked.classes):
         if columns is None and known and {*known} <= {*names} - {*taken}:
             columns = known
     chosen = None if columns is None else _asked_for(columns, [name for name in names if name not in taken])
-    free = [n for n in names if n not in {*taken, *(chosen or ()), *classes, *called}]
+    free = [n for n in names if n not in {*taken, *(chosen or ()), *asked.classes, *called}]
     of_labels = [name for name in free if name.startswith(OF_LABEL)]
     for what, known in _ROLES.items():
         may_be = [name for name in free if name.strip().lower() in known]
@@ -203,7 +206,7 @@ def roles_of(
     return Roles(
         tuple(chosen),
         **found,
-        label_columns=_label_columns(of_labels, chosen),
+        label_columns=_label_columns(of_labels, chosen) if of_labels else (),
         left_out=left_out,
         asked=columns is not None,
         kind=kinds.pop() if len(kinds) == 1 else None,
@@ -244,8 +247,6 @@ def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
 
 def _label_columns(of_labels: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
     """The columns of label values in the scores' order; InputError unless there is one for each label."""
-    if not of_labels:
-        return ()
     wanted = [OF_LABEL + (name if OF_LABEL + name in of_labels else _class_of(name)) for name in scores]
     if set(wanted) != set(of_labels):
         raise InputError(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calib_serve.core.errors import CalibServeError, InputError, ModelError, UnknownFate
-from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.base import given_fields
 from calib_serve.core.options.pack import FeedbackOptions, FeedbackPack
 from calib_serve.monitor import (
     BIN_WINDOWS,
@@ -89,7 +89,7 @@ class CalibrationFeedback(WorkerHandler):
             keyring=live_keyring(_setting(KEYRING), self._emitter),
             ledger=_setting(LEDGER),
             samples=host_sample_log(),
-            **{name: value for name, value in fields_of(FeedbackPack, options).items() if value is not None},
+            **given_fields(FeedbackPack, options),
         )
         self._publisher = Publisher(self._watch, self._emitter)
         self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)

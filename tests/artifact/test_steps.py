@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, SourceMaps
 from calib_serve.core.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(5)
@@ -129,6 +129,32 @@ def test_a_map_ignores_a_shift_where_the_softmax_of_shifted_logits_is_the_same()
     assert [n for n, one in enumerate(maps) if not one.ignores_shift] == [4, 6]
 
 
+def test_a_masked_class_leaves_nothing_to_a_matrix_and_says_so_without_a_warning() -> None:
+    z = np.array([[-np.inf, 1.0, 2.0], [-1e9, 1.0, 2.0], [0.0, 1.0, 2.0]])
+    found = LogitMap(FULL, BIAS)(z)
+    assert np.isnan(found[:2]).all()
+    np.testing.assert_allclose(found[2], FULL @ z[2] + BIAS, rtol=1e-13)
+    assert LogitMap(DIAGONAL, BIAS)(z)[:, 0].tolist() == [-np.inf, -1e9, BIAS[0]]
+
+
+def test_a_map_by_source_is_the_one_of_each_samples_source() -> None:
+    maps = SourceMaps("site", ["north", "south"], [1.0, 0.5, 2.0], np.stack([0 * BIAS, BIAS, -BIAS]))
+    expected = np.stack([Z[0] * 2 - BIAS, Z[1], Z[2] * 0.5 + BIAS])
+    np.testing.assert_allclose(maps(Z[:3], ["south", "elsewhere", "north"]), expected, rtol=1e-13)
+    np.testing.assert_allclose(maps(Z, "north"), Z * 0.5 + BIAS, rtol=1e-13)
+    assert maps(np.array([[-1e9, 1.0, 2.0]]), "north")[0, 0] == -1e9
+    assert np.array_equal(maps.at("south")(Z), maps(Z, "south"))
+    assert np.array_equal(maps.at("")(Z), Z)
+    with pytest.raises(ShapeError, match="one source for each of 7 samples, got 1"):
+        maps(Z, ["north"])
+    assert (maps.classes, maps.options) == (3, {"by": "site", "sources": ["north", "south"]})
+    again = SourceMaps.build(maps.options, dict(maps.tensors))
+    assert np.array_equal(again(Z, "south"), maps(Z, "south"))
+    alone = SourceMaps("site", ["north"], [1.0, 0.5])
+    assert (alone.classes, [*alone.tensors]) == (None, ["weight"])
+    assert alone(Z, "north").tolist() == (Z * 0.5).tolist()
+
+
 def test_a_mixture_is_the_weighted_sum_of_softmaxes_and_the_uniform() -> None:
     mixture = Mixture(scales=[0.5, 2.0], weights=[0.5, 0.2, 0.3])
     expected = 0.5 * softmax(Z / 2, axis=1) + 0.2 * softmax(2 * Z, axis=1) + 0.3 / 3
@@ -188,6 +214,17 @@ REFUSED = [
     (InputError, "bias must be", lambda: LogitMap(np.ones(2), np.array([1.0, np.nan]))),
     (InputError, "temperature must be positive and finite", lambda: LogitMap.temperature(0.0)),
     (InputError, "temperature must be positive and finite", lambda: LogitMap.temperature(np.inf)),
+    (InputError, "1 to 63 characters", lambda: SourceMaps("site", ["x" * 64], [1, 1])),
+    (InputError, "1 to 63 characters", lambda: SourceMaps("", ["a"], [1, 1])),
+    (InputError, "each named once", lambda: SourceMaps("site", ["a", "a"], [1, 1, 1])),
+    (InputError, "there must be sources", lambda: SourceMaps("site", [], [1])),
+    (InputError, r"weight must be \(2,\)", lambda: SourceMaps("site", ["a"], [1])),
+    (InputError, "1 / T and positive", lambda: SourceMaps("site", ["a"], [1, SMALLEST / 2])),
+    (ShapeError, r"bias must be \(2, K\)", lambda: SourceMaps("site", ["a"], [1, 1], [[0, 0]])),
+    (ShapeError, r"bias must be \(2, K\)", lambda: SourceMaps("site", ["a"], [1, 1], [0, 0])),
+    (InputError, "least is of", lambda: LogitMap(DIAGONAL, least=0.1)),
+    (InputError, "least is of", lambda: LogitMap(DIAGONAL, on="log_probs", least=1.0)),
+    (InputError, "least is of", lambda: LogitMap(DIAGONAL, on="log_probs", least=SMALLEST / 2)),
     (InputError, "scales", lambda: Mixture([0.0], [0.5, 0.5])),
     (InputError, "scales", lambda: Mixture([np.nan], [0.5, 0.5])),
     (InputError, "weights", lambda: Mixture([1.0], [1.5, -0.5])),

@@ -62,7 +62,7 @@ def test_pyarrow_reads_what_is_plain(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     path.write_text(TEXTS["plain"])
     names = HEADER.strip().split(",")
-    columns = files._read_fast(path, names, files.roles_of(names))
+    columns = files._read_fast(path, names, files.roles_of(names, files.Asked()))
     assert columns is not None
     assert columns["prob_a"].tolist() == [i / 10 for i in range(1, 9)]
     assert np.array_equal(columns["label"], [str(i % 2) for i in range(1, 9)])

@@ -9,7 +9,6 @@ from calib_serve.core.options.base import PYTHON, Tolerant, check
 from calib_serve.core.options.evaluate import Binned
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_MOST_BINS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class AuditOptions(Binned, Tolerant):
     """Do not look for repeated ids, which takes longest; refused where one shows anyway."""
 
     def _check(self) -> None:
-        check(self.bins <= _MOST_BINS, "bins", f"must be {_MOST_BINS} or fewer, got {self.bins}")
+        check(self.bins <= 1000, "bins", f"must be 1000 or fewer, got {self.bins}")
         for option in ("since", "until"):
             _moment(option, getattr(self, option))
         check(self.seconds is None or self.seconds >= 1, "every", "must be a second or more")

@@ -92,7 +92,8 @@ def changed(options: T, given: Mapping[str, Any], verb: Callable[..., Any] | Non
         ...
     calib_serve.core.errors.InputError: there is no option 'sead', did you mean seed?
     """
-    return divided(options, given, verb=verb)[0]
+    check_keywords(given, [field.name for field in fields(options)], verb)  # type: ignore[arg-type]
+    return replace(options, **given)  # type: ignore[type-var]
 
 
 def fields_of(kind: type, options: object) -> dict[str, Any]:
@@ -102,6 +103,15 @@ def fields_of(kind: type, options: object) -> dict[str, Any]:
     {'weights': 'w.safetensors', 'output_name': None}
     """
     return {field.name: getattr(options, field.name) for field in fields(kind)}
+
+
+def given_fields(kind: type, options: object) -> dict[str, Any]:
+    """The fields of ``kind`` that are given, so that they are not None.
+
+    >>> given_fields(Factory, Factory(weights="w.safetensors"))
+    {'weights': 'w.safetensors'}
+    """
+    return {name: value for name, value in fields_of(kind, options).items() if value is not None}
 
 
 def divided(

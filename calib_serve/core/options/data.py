@@ -12,7 +12,7 @@ from calib_serve.core.options.base import (
     check,
     check_default,
     check_positive,
-    fields_of,
+    given_fields,
 )
 
 Kind = Literal[
@@ -76,8 +76,7 @@ class ScoresOptions(Grouped):
     @property
     def of_scores(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.of``."""
-        own = fields_of(ScoresOptions, self)
-        return {name: value for name, value in own.items() if value is not None}
+        return given_fields(ScoresOptions, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +89,7 @@ class FileOptions(ScoresOptions):
     @property
     def of_file(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.read``, but for the split."""
-        own = fields_of(FileOptions, self)
-        return {name: value for name, value in own.items() if value is not None}
+        return given_fields(FileOptions, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +121,7 @@ class HeldData(PlainData, Grouped, OfModel):
     @property
     def of_file(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.read``, but for the split."""
-        given = {"groups": self.groups, "schema": self.schema}
-        return {name: value for name, value in given.items() if value is not None}
+        return given_fields(Grouped, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +193,8 @@ class ProofOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveOptions(TrialOptions):
-    """Options of ``scores_of_archive``."""
+class ArchiveOptions(TrialOptions, ModelScores):
+    """Options of ``scores_of_archive``; the model's scores are those that pass there."""
 
-    outputs: Kind | None = None
-    """The kind of scores that pass there, where their numbers do not tell."""
     batch_size: Annotated[int | None, PYTHON] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""

@@ -1,6 +1,6 @@
 """Options of TorchServe archives: how they are packed, and how they answer."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from calib_serve.core.names import parse_duration
@@ -13,6 +13,7 @@ from calib_serve.core.options.base import (
     check_between,
     check_default,
     check_positive,
+    given_fields,
 )
 from calib_serve.core.options.data import ModelScores, ProofOptions, TrialOptions
 from calib_serve.core.options.servers import WatchOptions
@@ -147,8 +148,7 @@ class FeedbackPack(Checked):
     """Days after its prediction in which a label is taken."""
 
     def _check(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(FeedbackPack)}
-        WatchOptions(**{name: value for name, value in given.items() if value is not None})
+        WatchOptions(**given_fields(FeedbackPack, self))
         if self.maturity not in (None, "auto"):
             parse_duration(str(self.maturity), what='maturity, if not "auto",')
 

@@ -18,7 +18,7 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.lbfgs import ARMIJO, Minimum
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import logistic_errors
-from calib_serve.scores import LARGEST, sigmoid
+from calib_serve.scores import sigmoid
 
 _GAP = 1e-14  # of a cross-entropy of order 1
 _MOST_STEPS = 200
@@ -185,7 +185,7 @@ def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, M
 
 def check_range(z: NDArray[np.floating[Any]]) -> None:
     """Raise InputError for logits too large to be squared."""
-    if not float(np.abs(z).max()) <= LARGEST:
+    if not float(np.abs(z).max()) <= 1e100:
         raise InputError(
             f"logits go up to {np.abs(z).max():g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
         )

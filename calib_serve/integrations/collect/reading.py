@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from calib_serve.core.data_files import check_header, open_parquet
+from calib_serve.core.data_files import check_header, open_parquet, parquet_errors
 from calib_serve.core.errors import InputError, Refused
 from calib_serve.core.files import short_lines
 from calib_serve.core.names import shown
@@ -257,19 +257,14 @@ def _parquet(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
 
 
 def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
-    from pyarrow import ArrowException, compute, types  # noqa: PLC0415 - an optional extra
+    from pyarrow import compute, types  # noqa: PLC0415 - an optional extra
 
-    try:
-        with file:
-            for batch in file.iter_batches(1_000, columns=columns):
-                for column in (one for one in batch.columns if types.is_dictionary(one.type)):
-                    if (compute.max(compute.binary_length(column.dictionary)).as_py() or 0) > _LONGEST_PACKED:
-                        raise InputError(f"{path} holds a text of more than {_LONGEST_PACKED} bytes")
-                yield from batch.to_pylist()
-    except InputError:
-        raise
-    except (ArrowException, OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+    with parquet_errors(path), file:
+        for batch in file.iter_batches(1_000, columns=columns):
+            for column in (one for one in batch.columns if types.is_dictionary(one.type)):
+                if (compute.max(compute.binary_length(column.dictionary)).as_py() or 0) > _LONGEST_PACKED:
+                    raise InputError(f"{path} holds a text of more than {_LONGEST_PACKED} bytes")
+            yield from batch.to_pylist()
 
 
 def _lines(path: Path, columns: LabelColumns) -> Iterator[LabelRow]:

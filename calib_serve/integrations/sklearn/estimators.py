@@ -35,7 +35,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError
 from calib_serve.fit import FOLDS, Samples, fit_samples
@@ -362,7 +362,7 @@ def _fit_calibration(
         given["folds"] = max(min(FOLDS, smallest, samples.units // 2), 1)
     artifact = fit_samples(samples, method, given, cross_validate=method == "auto", seed=seed)
     names = tuple(str(name) for name in class_names)
-    return replace(artifact, class_names=names, model={"outputs": outputs})
+    return replace(artifact, class_names=names, model=ModelFacts(outputs=outputs))
 
 
 def _seed_of(random_state: Any) -> int:
