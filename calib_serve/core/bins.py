@@ -20,11 +20,7 @@ from calib_serve.core.errors import InputError, ShapeError
 Edges = Literal["right", "left"]
 """``right``: bins are (lo, hi] and the first holds 0. ``left``: [lo, hi) and the last holds 1."""
 
-
-_ROUNDED = 1e-6  # of a bin, within which a product may have been rounded over a cut
-
 _COUNTED = ("count", "confidence", "correct")
-_LEAST_SHARE = 1e-4  # of a bin, of which the index takes a logarithm
 
 
 def check_binning(bins: int, edges: Edges) -> None:
@@ -51,7 +47,7 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     scaled = np.asarray(c * bins)
     index = scaled.astype(np.intp)
     # Multiplication rounds: what lies near a cut is compared with it.
-    near = np.abs(scaled - np.rint(scaled)) < _ROUNDED
+    near = np.abs(scaled - np.rint(scaled)) < 1e-6
     # Right-closed bins are like Prometheus `le`: one set of edges serves both.
     side: Literal["left", "right"] = "left" if edges == "right" else "right"
     index[near] = np.searchsorted(cuts, c[near], side=side) - 1
@@ -253,5 +249,5 @@ def psi(counts: ArrayLike, reference: ArrayLike) -> float:
         raise ShapeError(f"both histograms must be (bins,), got {a.shape} and {b.shape}")
     if not (a.sum() > 0 and b.sum() > 0):
         return math.nan
-    p, q = np.maximum(a / a.sum(), _LEAST_SHARE), np.maximum(b / b.sum(), _LEAST_SHARE)
+    p, q = (np.maximum(counted / counted.sum(), 1e-4) for counted in (a, b))
     return float(((p - q) * np.log(p / q)).sum())

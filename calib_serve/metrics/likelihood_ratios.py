@@ -23,9 +23,6 @@ from calib_serve.metrics.event import checked_event
 from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.samples import weighing_rows
 
-NIST_PRIOR = 0.01
-"""P(y = 1) of NIST's evaluation of 2016."""
-
 
 def log_ratios(probs: ArrayLike, *, prior: float) -> Floats:
     """The log-ratios (n,) that probabilities state: their log-odds less those of the prior they were made at.
@@ -153,7 +150,7 @@ def evaluate_ratios(
     log_ratios: ArrayLike,
     came_true: ArrayLike,
     *,
-    prior: float = NIST_PRIOR,
+    prior: float = 0.01,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     level: float = 0.95,
