@@ -89,6 +89,7 @@ from calib_serve.metrics.proper import nll as nll
 from calib_serve.metrics.proper import sample_losses as sample_losses
 from calib_serve.metrics.proper import skill as skill
 from calib_serve.metrics.refinement import Separation as Separation
+from calib_serve.metrics.refinement import auroc_influence as auroc_influence
 from calib_serve.metrics.refinement import refinement_auroc as refinement_auroc
 from calib_serve.metrics.samples import checked as checked
 from calib_serve.metrics.samples import checked_weights as checked_weights

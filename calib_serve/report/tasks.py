@@ -191,10 +191,9 @@ class _Multiclass:
         positive = _curves(names, colors, events, [p[:, 1] for p, _ in pairs], how)
 
         def side(i: int, pair: Checked, rows: Checked) -> ComparedClassifier:
-            weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
-            found = evaluate_probs(pair[0], pair[1], **weighing, **how.measured)
+            found = evaluate_probs(*pair, **how.weighing, **how.measured)
             if of_two:
-                found = replace(found, **measures_of_decisions(*pair, **weighing))
+                found = replace(found, **measures_of_decisions(*pair, **how.weighing))
             return ComparedClassifier(
                 names[i],
                 colors[i],
@@ -211,7 +210,7 @@ class _Multiclass:
                 smooth=None
                 if how.groups is not None  # its band is of samples that do not depend on one another
                 else smooth_reliability(*rows, replicates=min(how.replicates, 200), seed=how.seed),
-                benefit=decision_curve(*pair, **weighing) if of_two else None,
+                benefit=decision_curve(*pair, **how.weighing) if of_two else None,
             )
 
         return tuple(map(side, range(len(pairs)), pairs, drawn))
@@ -230,10 +229,7 @@ class _Multiclass:
 
     def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
         drawn = _drawn(pairs[-1:], how)[0]
-        moved = None
-        if len(pairs) > 1:
-            weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
-            moved = Moved.of_probs(pairs[0][0], *pairs[1], **weighing)
+        moved = None if len(pairs) == 1 else Moved.of_probs(pairs[0][0], *pairs[1], **how.weighing)
         return {
             "rows": class_table(
                 *drawn,
