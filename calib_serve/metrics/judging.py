@@ -155,9 +155,9 @@ def judge_probs(
     )
     lines += _of_classes(sample, gaps)
     if p.shape[1] > 2:
-        some = sample.spaced()
-        pairs = Pair(some.first, some.right), Pair(some.second, some.was_second)
-        shape = shape_of_top_two(*pairs, some.predicted, some.groups, some.weight)
+        spread = sample.spaced()
+        pairs = Pair(spread.first, spread.right), Pair(spread.second, spread.was_second)
+        shape = shape_of_top_two(*pairs, spread.predicted, spread.groups, spread.weight)
         lines += [_of_totals(p, y, sample), _of_shape(shape, tolerance)]
     found = conclude(
         lines,
