@@ -14,7 +14,6 @@ from calib_serve.core.text import (
     fact_lines,
     metric,
     percent,
-    percent_within,
     signed_points,
     small_p,
 )
@@ -259,16 +258,12 @@ def _tables_of_sets(sets: SetEvaluation, names: tuple[str, ...]) -> tuple[Table,
         (
             f"{group.smallest} to {group.largest}" if group.largest > group.smallest else str(group.smallest),
             count(group.count),
-            _share(group.coverage),
+            group.coverage.percent(),
         )
         for group in sets.by_size
     ]
-    worst = [(names[k] if names else str(k), _share(sets.by_class[k])) for k in sets.worst_classes()[:10]]
+    worst = [(names[k] if names else str(k), sets.by_class[k].percent()) for k in sets.worst_classes()[:10]]
     return (
         Table("Sets by size", ("classes in the set", "sets", "hold the true class"), sizes),
         Table("Sets by class", ("true class", "its sets hold it"), worst),
     )
-
-
-def _share(share: Estimate) -> str:
-    return percent_within(share.value, share.low, share.high)
