@@ -186,7 +186,7 @@ class _Multiclass:
         positive = _curves(names, colors, events, [p[:, 1] for p, _ in pairs], how)
 
         def side(i: int, pair: Checked, rows: Checked) -> ComparedClassifier:
-            found = evaluate_probs(*pair, **how.weighing, **how.measured)
+            found = evaluate_probs(pair[0], pair[1], **how.weighing, **how.measured)
             if of_two:
                 found = replace(found, **measures_of_decisions(*pair, **how.weighing))
             return ComparedClassifier(
