@@ -11,6 +11,7 @@ from sizes import sized
 from calib_serve import judge
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.conclusion import CALIBRATE
+from calib_serve.metrics.gaps import Cells
 from calib_serve.metrics.judging import judge_probs
 
 MODELS = sized(ci=16, nightly=400)
@@ -285,6 +286,20 @@ def test_rare_events_are_off_where_a_tenth_of_them_surely_is(came: int, finding:
     assert (of_events.p < 0.01) is (finding == "off")
     assert of_events.error == pytest.approx(1 - came / 200)
     assert of_events.most == pytest.approx((200 - came + 1.96 * np.sqrt(191)) / 200)
+
+
+def test_rare_events_that_come_in_groups_prove_less() -> None:
+    p, groups = np.full(4000, 0.05), np.arange(4000) // 10
+    came = np.isin(groups, np.arange(12)).astype(float)  # 120 of 200, in twelve groups
+    alone, grouped = (
+        {one.name: one for one in judge(np.c_[1 - p, p], came.astype(int), groups=g).tests}["events"]
+        for g in (None, groups)
+    )
+    effect = Cells.of(p, came, np.zeros(4000, int), groups).effect
+    assert effect > 5
+    assert grouped.most == pytest.approx((80 + 1.96 * np.sqrt(effect * 190 + 1)) / 200)
+    assert alone.most == pytest.approx((80 + 1.96 * np.sqrt(191)) / 200)
+    assert alone.p < 1e-3 < 0.05 < grouped.p
 
 
 @pytest.mark.parametrize("absent", [False, True], ids=["a rare label", "a label that is rarely absent"])
