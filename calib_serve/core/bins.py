@@ -173,7 +173,7 @@ class Bins:
         return self._mean(float(self.confidence.sum()))
 
     def signed_gap(self) -> float:
-        """Return mean confidence minus accuracy: positive when overconfident."""
+        """Return the mean confidence minus accuracy: positive when overconfident."""
         return self._mean(float(self.gaps().sum()))
 
     def ece(self) -> float:
@@ -236,7 +236,7 @@ class Bins:
 
 
 def psi(counts: ArrayLike, reference: ArrayLike) -> float:
-    """Return population stability index between two histograms of counts (bins,); NaN when either is empty.
+    """Return the population stability index of two histograms of counts (bins,); NaN when either is empty.
 
     Such as confidences or predicted classes. Every share counts as at least 1e-4, so that an empty bin
     does not make it infinite.

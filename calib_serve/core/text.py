@@ -37,16 +37,6 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}{_UNIT}%" if math.isfinite(value) else UNKNOWN
 
 
-def percent_within(value: float, low: float, high: float) -> str:
-    r"""Write a fraction in percent with its interval, where it has one.
-
-    >>> percent_within(0.8, 0.4439, 0.9748)
-    '80.0\xa0% (44.4 to 97.5)'
-    """
-    ends = "" if math.isnan(low) else f" ({span(low, high)})"
-    return f"{percent(value)}{ends}"
-
-
 def percent_change(before: float, after: float) -> str:
     r"""Write two fractions in percent, one after the other.
 

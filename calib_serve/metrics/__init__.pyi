@@ -75,7 +75,6 @@ from calib_serve.metrics.labels import evaluate_label_probs as evaluate_label_pr
 from calib_serve.metrics.labels import evaluate_labels as evaluate_labels
 from calib_serve.metrics.likelihood_ratios import evaluate_ratios as evaluate_ratios
 from calib_serve.metrics.likelihood_ratios import log_ratios as log_ratios
-from calib_serve.metrics.likelihood_ratios import pav_log_ratios as pav_log_ratios
 from calib_serve.metrics.paired import paired_changes as paired_changes
 from calib_serve.metrics.plausible import Drawn as Drawn
 from calib_serve.metrics.proper import BrierTerms as BrierTerms
@@ -89,6 +88,7 @@ from calib_serve.metrics.proper import nll as nll
 from calib_serve.metrics.proper import sample_losses as sample_losses
 from calib_serve.metrics.proper import skill as skill
 from calib_serve.metrics.refinement import Separation as Separation
+from calib_serve.metrics.refinement import auroc_influence as auroc_influence
 from calib_serve.metrics.refinement import refinement_auroc as refinement_auroc
 from calib_serve.metrics.samples import checked as checked
 from calib_serve.metrics.samples import checked_weights as checked_weights

@@ -92,7 +92,7 @@ class Rows:
             return found, of_groups, class_cells(probs, y[rows], v, bins, edges)
 
         # numpy releases the interpreter's lock in these loops, so two threads use two cores.
-        with np.errstate(invalid="ignore"), ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(_THREADS) as pool:
             parts = list(pool.map(block, row_slices(p.shape, size=1 << 17)))
         sums = _added(found for found, _, _ in parts)
         of_groups = [totals for _, totals, _ in parts if totals is not None]

@@ -154,7 +154,7 @@ def binned(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges 
 
 
 def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return share of predictions that are right; ties go to the lowest class id.
+    """Return the share of predictions that are right; ties go to the lowest class id.
 
     Args:
         probs: Probabilities (n, K).
@@ -168,7 +168,7 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return expected calibration error over equal-width bins (Naeini 2015; Guo 2017, eq. 3).
+    """Return the expected calibration error over equal-width bins (Naeini 2015; Guo 2017, eq. 3).
 
     Args:
         probs: Probabilities (n, K).
@@ -183,7 +183,7 @@ def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "
 
 
 def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
-    """Return expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
+    """Return the expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
 
     Tied confidences at a bin's edge share their correct answers evenly.
 

@@ -14,7 +14,7 @@ from calib_serve.core.arrays import Codes, Floats, finite
 from calib_serve.core.text import p_value, percent, percent_change
 from calib_serve.metrics.distributions import student_beyond
 from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of
-from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.refinement import auroc_influence
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
 
 
@@ -145,7 +145,9 @@ class Moved:
         w = np.ones(len(before.right)) if weight is None else weight
         share = float(np.average(before.predicted != after.predicted, weights=w))
         right = change_of_mean(after.right - before.right, level, groups, weight)
-        areas, parts = zip(*(_influence(tops, w) for tops in (before, after)), strict=True)
+        areas, parts = zip(
+            *(auroc_influence(tops.confidence, tops.right, w) for tops in (before, after)), strict=True
+        )
         auroc = change_of_mean(parts[1] - parts[0] + (areas[1] - areas[0]), level, groups, weight)
         means = [float(np.average(tops.right, weights=w)) for tops in (before, after)]
         return cls(share, (means[0], means[1], right), (areas[0], areas[1], auroc))
@@ -191,14 +193,6 @@ class Moved:
     def as_dict(self) -> dict[str, Any]:
         """As plain values for a manifest: the share, and accuracy and AUROC with the change's interval."""
         return {"share": self.share, "accuracy": _facts(self.accuracy), "auroc": _facts(self.auroc)}
-
-
-def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
-    """The AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
-    ranks = Separation.of(tops.confidence, tops.right, w)
-    place = np.unique(tops.confidence, return_inverse=True)[1]
-    won, lost = (one[place] * w.sum() for one in ranks.influence())
-    return float(ranks.auroc()), np.where(tops.right > 0, won, lost)
 
 
 def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:

@@ -129,11 +129,14 @@ def conclude(
     vetoes = [line for line in done if line.tested.finding == "off"]
     # Tests without a bound can veto, and prove nothing: they are not asked for here.
     missing = [line for line in done if line.tested.required and line.tested.finding != "within"]
+    main = next(line for line in done if line.tested.required)
     # An error that may be larger than 20 points is no finding, where nothing is proven.
-    unproven: Level = "too_little" if _main(done).tested.most > 0.2 else "no_error_found"
+    unproven: Level = "too_little" if main.tested.most > 0.2 else "no_error_found"
     level: Level = "off" if vetoes else unproven if missing else "calibrated"
     tests = tuple(line.tested for line in done)
-    note = _of_small(small, kinds)
+    note = (
+        f"Too few predictions (under {FEW}) to judge {small:,} of {kinds:,} classes alone." if small else ""
+    )
     do: list[str] = []
     if level == "off":
         first = _leading(vetoes)
@@ -146,12 +149,13 @@ def conclude(
                 do.append(f"Mind that {line.says}.")
     elif level == "too_little":
         headline = f"Too little to say anything: {n:,.0f} {of if n != 1 else of.removesuffix('s')}."
-        do.append(_more(done, n, of_class, of))
+        do.append(_more(main, done, n, of_class, of))
     elif level == "no_error_found":
-        headline = _none_found(max(missing, key=lambda line: line.times), done, n, of)
-        do.append(_more(done, n, of_class, of))
+        worst = max(missing, key=lambda line: line.times).tested
+        headline = f"No error found in {n:,.0f} {of}: {_open(main.tested, worst)}."
+        do.append(_more(main, done, n, of_class, of))
     else:
-        headline, do = _calibrated(done, note), [DEPLOY]
+        headline, do = _calibrated(main.tested, done, note), [DEPLOY]
     reasons = (opening, note) if note else (opening,)
     return Verdict(level, headline, reasons, tests, tuple(do))
 
@@ -215,12 +219,7 @@ def _leading(vetoes: Sequence[Line]) -> Line:
     return hidden if hidden.size > 1.5 * ranked[0].size else ranked[0]
 
 
-def _main(done: Sequence[Line]) -> Line:
-    return next(line for line in done if line.tested.required)
-
-
-def _calibrated(done: Sequence[Line], note: str) -> str:
-    main = _main(done).tested
+def _calibrated(main: Tested, done: Sequence[Line], note: str) -> str:
     of_classes = [line.tested.most for line in done if line.tested.alone]
     noun = "label" if any(line.tested.name == "label" for line in done) else "class"
     each = f", no single {noun} by more than {points(max(of_classes))}" if of_classes else ""
@@ -228,42 +227,29 @@ def _calibrated(done: Sequence[Line], note: str) -> str:
     return f"Calibrated: {main.what} is off by at most {points(main.most)} on average{each}.{tail}"
 
 
-def _none_found(worst: Line, done: Sequence[Line], n: float, of: str) -> str:
-    main, t = _main(done).tested, worst.tested
-    if main.finding == "within":
-        return (
-            f"No error found in {n:,.0f} {of}: {main.what} is off by at most {points(main.most)} on average, "
-            f"but {t.what} may be off by up to {points(t.most)}."
-        )
-    return (
-        f"No error found in {n:,.0f} {of}: {main.what} may still be off by up to {points(main.most)} on "
-        "average."
-    )
+def _open(main: Tested, worst: Tested) -> str:
+    """What is not proven: of the whole, or of the part that needs the most samples."""
+    if main.finding != "within":
+        return f"{main.what} may still be off by up to {points(main.most)} on average"
+    proven = f"{main.what} is off by at most {points(main.most)} on average"
+    return f"{proven}, but {worst.what} may be off by up to {points(worst.most)}"
 
 
-def _more(done: Sequence[Line], n: float, of_class: float, of: str) -> str:
-    limit, enough = points(_main(done).tested.tolerance), _enough(done, n, of_class)
+def _more(main: Line, done: Sequence[Line], n: float, of_class: float, of: str) -> str:
+    limit, enough = points(main.tested.tolerance), _enough(main, done, n, of_class)
     if enough <= n:
         return f"Give more {of}, or allow a wider tolerance: this is close to its limit of {limit}."
     return f"About {rounded_up(enough):,} {of} would prove a calibrated model to be within {limit}."
 
 
-def _enough(done: Sequence[Line], n: float, of_class: float) -> float:
+def _enough(main: Line, done: Sequence[Line], n: float, of_class: float) -> float:
     """The number of samples that would prove a calibrated model."""
-    main = _main(done)
     classes = next((line.cells for line in done if line.tested.name == "classes"), None)
     assert main.cells is not None, "what is required is a bound"
     found = samples_needed(n, main.cells, main.tested.tolerance, classes=classes, of_class=of_class)
     labels = [(line.cells, line.tested.tolerance) for line in done if line.tested.name == "label"]
     each = [cells.needed(limit, power=1 - 0.1 / len(labels)) for cells, limit in labels if cells is not None]
     return max([found, *(n * times for times in each)])
-
-
-def _of_small(small: int, kinds: int) -> str:
-    if not small:
-        return ""
-    have = "has" if small == 1 else "have"
-    return f"{small:,} of {kinds:,} classes {have} too few predictions (under {FEW}) to be judged alone."
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Floats, as_array, as_floats, finite
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.text import percent, percent_within
+from calib_serve.core.text import percent
 from calib_serve.metrics.distributions import beta_binomial_at_most
 from calib_serve.metrics.intervals import (
     Estimate,
@@ -56,11 +56,11 @@ class SelectiveEvaluation:
         of_all = "" if least is None else f" (promised at least {100 * least:.4g} %)"
         promise = "" if self.promised is None else f" (promised at most {100 * self.promised:.4g} %)"
         said = (
-            f"Answers from {self.threshold:.4f} confidence on: {_percent(self.answered)} are answered{of_all}"
+            f"Answers from {self.threshold:.4f} confidence on: {self.answered.percent()} are answered{of_all}"
         )
         if math.isnan(self.risk.value):
             return f"{said}."
-        said += f", {_percent(self.risk)} of these are wrong{promise}."
+        said += f", {self.risk.percent()} of these are wrong{promise}."
         if self.promised is not None and self.risk.low > self.promised:
             said += " That is more than promised: these samples are not like those that the threshold is of."
         if self.p < 0.025:
@@ -146,10 +146,6 @@ def open_set(
         found["known_refused"] = share_of(a < threshold, None, level=level)
         found["unknown_refused"] = share_of(b < threshold, None, level=level)
     return found
-
-
-def _percent(share: Estimate) -> str:
-    return percent_within(share.value, share.low, share.high)
 
 
 def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
@@ -240,9 +236,9 @@ class SetEvaluation:
         name = class_names[worst] if class_names else f"class {worst}"
         found = self.by_class[worst]
         said = (
-            f"The sets hold the true class in {_percent(self.coverage)}{promise}, {self.mean_size:.2f} "
+            f"The sets hold the true class in {self.coverage.percent()}{promise}, {self.mean_size:.2f} "
             f"classes on average, {percent(self.singletons)} of them one class alone. Worst class: "
-            f"{name}, {_percent(found)}."
+            f"{name}, {found.percent()}."
         )
         if self.p < 0.025:
             said += (

@@ -198,18 +198,11 @@ def evaluate(
         raise InputError("any number of labels may be true of these samples: evaluate_labels measures them")
     if y.ndim > 1:
         raise InputError("soft labels are for fits, nll and brier; evaluate wants one class a sample")
-    how: dict[str, Any] = {
-        "sample_weight": found.weights,
-        "groups": found.clusters,
-        **fields_of(MeasureOptions, asked),
-    }
-    of_event: dict[str, Any] = {
-        "sample_weight": found.weights,
-        "groups": found.clusters,
-        "level": asked.level,
-    }
-    more = measures_of_decisions(found.probs[:], y, **of_event) if found.classes == 2 else {}
-    return replace(evaluate_probs(found.probs, y, **how), **more, remarks=found.remarks)
+    beside: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters}
+    metrics = evaluate_probs(found.probs, y, **beside, **fields_of(MeasureOptions, asked))
+    of_two = found.classes == 2
+    more = measures_of_decisions(found.probs[:], y, **beside, level=asked.level) if of_two else {}
+    return replace(metrics, **more, remarks=found.remarks)
 
 
 def measures_of_decisions(

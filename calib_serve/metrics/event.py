@@ -23,7 +23,6 @@ from calib_serve.metrics.smooth import smooth_curve
 Strategy = Literal["uniform", "quantile"]
 
 _LEAST_P = 1e-10
-_POINTS = 400  # at which the curve is fitted where samples are more
 
 
 def checked_event(
@@ -143,8 +142,8 @@ def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
 def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
     """Distances of p from the smoothed y (n,), by loess at each p, or interpolated where p are many."""
     at = np.unique(p)
-    if len(at) > _POINTS:
-        at = np.unique(np.quantile(p, np.linspace(0, 1, _POINTS)))
+    if len(at) > 400:
+        at = np.unique(np.quantile(p, np.linspace(0, 1, 400)))
     smoothed = np.clip(loess(p, y, w, at), 0, 1)
     return np.abs(p - np.interp(p, at, smoothed))
 

@@ -28,7 +28,6 @@ RISK = 0.05
 
 FEW = 500
 """A class with fewer predictions is not judged alone, unless it is one in twenty of all."""
-_SHARE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,14 +229,14 @@ def class_gaps(
     for k in np.flatnonzero(alone):
         found.append(ClassGap(names[int(k)], _one(probs, right, predicted == k, groups, weight)))
     rest = ~alone[predicted]
-    if rest.sum() >= FEW or rest.sum() >= _SHARE * len(predicted):
+    if judged_alone(rest.sum(), len(predicted)):
         found.append(ClassGap(None, _one(probs, right, rest, groups, weight)))
     return found, int((~alone).sum())
 
 
-def judged_alone(count: NDArray[Any], n: float) -> NDArray[np.bool_]:
+def judged_alone(count: Any, n: float) -> NDArray[np.bool_]:
     """Which classes (K,) are judged alone, by the ``count`` (K,) of predictions among n."""
-    return np.asarray((count >= FEW) | (count >= _SHARE * n))
+    return np.asarray((count >= FEW) | (count >= 0.05 * n))
 
 
 def _one(

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import Codes, Floats, as_floats, finite, html_table
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
+from calib_serve.core.text import percent, span
 from calib_serve.metrics.distributions import (
     accuracy_at_least,
     beta_quantile,
@@ -74,6 +75,14 @@ class Estimate(float):
 
     def __reduce__(self) -> tuple[type[Estimate], tuple[float, float, float, float]]:
         return type(self), (self.value, self.low, self.high, self.debiased)
+
+    def percent(self) -> str:
+        r"""Write a share in percent with its interval, where it has one.
+
+        >>> Estimate(0.8, 0.4439, 0.9748).percent()
+        '80.0\xa0% (44.4 to 97.5)'
+        """
+        return percent(self) + ("" if math.isnan(self.low) else f" ({span(self.low, self.high)})")
 
     def as_dict(self) -> dict[str, float | None]:
         """As plain values for JSON.

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import JudgeKeywords
 
 
-_OF_A_CLASS = 1.5  # tolerances that a class alone may be off, unless told otherwise
 _RARE = 0.1  # share of an event, below which its error is judged relative to it
 _RELATIVE_TOLERANCE = 0.2  # of expected events: how far they may be off
 _WAYS = ("too high", "too low", "too high in some ranges and too low in others")
@@ -156,7 +155,10 @@ def judge_probs(
     )
     lines += _of_classes(sample, gaps)
     if p.shape[1] > 2:
-        lines += [_of_totals(p, y, sample), _of_shape(_shape(sample), tolerance)]
+        spread = sample.spaced()
+        pairs = Pair(spread.first, spread.right), Pair(spread.second, spread.was_second)
+        shape = shape_of_top_two(*pairs, spread.predicted, spread.groups, spread.weight)
+        lines += [_of_totals(p, y, sample), _of_shape(shape, tolerance)]
     found = conclude(
         lines,
         n=len(p),
@@ -185,8 +187,8 @@ def _turned_around(s: _Sample) -> str:
 
 
 def _class_tolerance(tolerance: float, given: float | None) -> float:
-    """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
-    single = min(_OF_A_CLASS * tolerance, 0.999) if given is None else given
+    """The tolerance of a class alone, by default half as much again; InputError for what is none."""
+    single = min(1.5 * tolerance, 0.999) if given is None else given
     if not (0 < tolerance < 1 and 0 < single < 1):
         raise InputError(
             f"tolerance must lie between 0 and 1, got {tolerance if given is None else (tolerance, given)}; "
@@ -335,12 +337,6 @@ def _of_totals(p: NDArray[np.floating[Any]], y: Codes, s: _Sample) -> Line:
     size, what = abs(found.gap), "how often each class occurs"
     tested = Tested("totals", what, found.p, size, found.most, s.of_class, required=False)
     return Line(tested, f"{said} times", size)
-
-
-def _shape(s: _Sample) -> Shape:
-    some = s.spaced()
-    pairs = Pair(some.first, some.right), Pair(some.second, some.was_second)
-    return shape_of_top_two(*pairs, some.predicted, some.groups, some.weight)
 
 
 def _of_shape(found: Shape, tolerance: float) -> Line:

@@ -23,12 +23,6 @@ from calib_serve.metrics.confusion import Confusion
 from calib_serve.metrics.intervals import NORMAL_95
 from calib_serve.metrics.shares import ChiSquared, as_shares, climbed, inverse
 
-LEVEL = 0.01
-"""The chance of calling chance a change."""
-TOLERANCE = 0.02
-"""Share of predictions that may lie in other cells than label shift explains."""
-
-_LEAST_OF_A_CELL = 20.0  # samples and predictions that a cell of its own holds
 _FEWEST_PREDICTIONS = 100.0  # predictions from which shares are estimated
 
 
@@ -48,8 +42,6 @@ class ShareEstimate:
         misfit: Share of the predictions that these do not explain, beyond what noise shows.
         n: Number of predictions.
         right: Accuracy to expect in each predicted class (K,); NaN where none is predicted.
-        level: p-value below which a test has found a change.
-        tolerance: Largest ``misfit`` that counts as none.
     """
 
     old: Floats
@@ -60,8 +52,6 @@ class ShareEstimate:
     misfit: float
     n: float
     right: Floats
-    level: float = LEVEL
-    tolerance: float = TOLERANCE
 
     @property
     def low(self) -> Floats:
@@ -75,12 +65,12 @@ class ShareEstimate:
 
     @property
     def kind(self) -> Literal["same", "moved", "other", "unknown"]:
-        """The conclusion of the tests."""
+        """The conclusion of the tests, at a level of 1 %; a misfit of two points of a hundred is none."""
         if self.n < _FEWEST_PREDICTIONS or not self.fits.dof:
             return "unknown"
-        if self.fits.p < self.level and self.misfit > self.tolerance:
+        if self.fits.p < 0.01 and self.misfit > 0.02:
             return "other"
-        return "moved" if self.moved.p < self.level else "same"
+        return "moved" if self.moved.p < 0.01 else "same"
 
     @property
     def shrunk(self) -> Floats:
@@ -136,8 +126,6 @@ def bbse(
     seen: ArrayLike,
     *,
     old: ArrayLike | None = None,
-    level: float = LEVEL,
-    tolerance: float = TOLERANCE,
 ) -> ShareEstimate:
     """Estimate class shares of predictions without labels.
 
@@ -150,8 +138,6 @@ def bbse(
         seen: Number of predictions of each class in each bin of confidence (K, B).
         old: Class shares (K,) that the probabilities were calibrated under, by default those of the
             confusion's labels.
-        level: p-value below which a test has found a change.
-        tolerance: Share of the predictions that other causes may move before they count.
 
     Raises:
         InputError: Where a class has no labelled sample, or there is no prediction.
@@ -194,8 +180,6 @@ def bbse(
         misfit=misfit,
         n=n,
         right=_right(confusion, shares, labels),
-        level=level,
-        tolerance=tolerance,
     )
 
 
@@ -240,12 +224,12 @@ def _cells(have: Floats, seen: Floats) -> Codes:
 
 def _joined(have: Floats, seen: Floats) -> Codes:
     """The group of each bin (B,), the top bins first, each group with enough of both counts (B,)."""
-    groups, group = np.empty(len(have), np.intp), 0
-    least = max(_LEAST_OF_A_CELL, float(have.sum()) / 4)
+    groups, group, few = np.empty(len(have), np.intp), 0, 20.0
+    least = max(few, float(have.sum()) / 4)
     held, came = 0.0, 0.0
     for b in reversed(range(len(have))):
         rest = min(float(have[: b + 1].sum()), float(seen[: b + 1].sum()))
-        if held >= least and came >= _LEAST_OF_A_CELL and rest >= _LEAST_OF_A_CELL:
+        if held >= least and came >= few and rest >= few:
             group, held, came = group + 1, 0.0, 0.0
         groups[b] = group
         held, came = held + float(have[b]), came + float(seen[b])

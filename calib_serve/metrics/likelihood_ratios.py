@@ -23,9 +23,6 @@ from calib_serve.metrics.event import checked_event
 from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.samples import weighing_rows
 
-NIST_PRIOR = 0.01
-"""P(y = 1) of NIST's evaluation of 2016."""
-
 
 def log_ratios(probs: ArrayLike, *, prior: float) -> Floats:
     """The log-ratios (n,) that probabilities state: their log-odds less those of the prior they were made at.
@@ -58,7 +55,7 @@ class _Trials:
     codes: Codes | None
 
     @classmethod
-    def of(cls, ratios: Any, came_true: Any, sample_weight: Any = None, groups: Any = None) -> _Trials:
+    def of(cls, ratios: Any, came_true: Any, sample_weight: Any, groups: Any) -> _Trials:
         r, y = as_floats(ratios, "log_ratios"), as_floats(came_true, "came_true")
         if r.ndim != 1 or y.shape != r.shape:
             raise ShapeError(f"log_ratios and came_true must both be (n,), got {r.shape} and {y.shape}")
@@ -134,26 +131,11 @@ class _Trials:
         return Estimate(found.value, max(found.low, 0.0), min(found.high, most))
 
 
-def pav_log_ratios(log_ratios: ArrayLike, came_true: ArrayLike) -> Floats:
-    """The rising log-ratios (n,) of least cost for these very outcomes, by pooling adjacent violators.
-
-    Infinite where only one outcome is at an end.
-
-    Args:
-        log_ratios: Natural logarithms of likelihood ratios (n,), or scores: their order alone counts.
-        came_true: 0 or 1 (n,), both among them.
-
-    >>> pav_log_ratios([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).tolist()
-    [-inf, 0.0, 0.0, inf]
-    """
-    return _Trials.of(log_ratios, came_true).best
-
-
 def evaluate_ratios(
     log_ratios: ArrayLike,
     came_true: ArrayLike,
     *,
-    prior: float = NIST_PRIOR,
+    prior: float = 0.01,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     level: float = 0.95,
@@ -163,7 +145,8 @@ def evaluate_ratios(
     - ``cllr``, in bits: half the mean of log2(1 + 1 / LR) where y = 1, and half that of log2(1 + LR) where
       y = 0 (Brümmer and du Preez 2006, eq. 16). 1 for ratios that say nothing, infinite where evidence was
       taken for certain and was wrong.
-    - ``min_cllr``: that of ``pav_log_ratios``, which no calibration mends; without an interval.
+    - ``min_cllr``: that of the rising log-ratios of least cost for these very outcomes (by pooling adjacent
+      violators), which no calibration mends; without an interval.
     - ``eer``: the share of misses where the hull of the ROC has as many false alarms.
     - ``min_dcf``: the least prior x misses + (1 - prior) x false alarms of any threshold, over that of the
       better of all and none (NIST).

@@ -36,7 +36,6 @@ from calib_serve.metrics.samples import (
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
 from calib_serve.scores import ProbsView
 
-_DRAWS = 200  # of what calibration errors show by chance, at most
 _PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and slope: they are near 0 and 1
 
 
@@ -90,7 +89,7 @@ def paired_changes(
     for name, value in now.items():
         moves = parts_are[name] - parts_were[name]
         changes[name] = change_of_mean(moves - moves.mean() + (value - was[name]), level, codes)
-    draws = min(replicates, _DRAWS)
+    draws = min(replicates, 200)
     # The same signs for both models: noise that they share cancels in the difference.
     shown = [model.shown(draws, seed, codes) for model in (first, second)]
     for name, one in shown[0].items():

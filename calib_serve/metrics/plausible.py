@@ -21,8 +21,6 @@ from calib_serve.metrics.intervals import Estimate, drawn_quantile
 STEPS = np.linspace(0, 1, 8) ** 1.5
 """Where the truths lie on their line: 0 is calibrated."""
 
-REACH = 4.0  # standard errors beyond the observed error that the line goes
-
 
 @dataclass(frozen=True, eq=False)
 class CellGaps:
@@ -68,8 +66,24 @@ class CellGaps:
         return cls(gaps, noise, units * (came * (1 - came) + (gaps / count) ** 2))
 
     def calibrated_share(self) -> float:
-        """See the function."""
-        return calibrated_share(self.gaps.ravel(), self.noise.ravel())
+        """The share of all chance that lies in cells which may well be calibrated.
+
+        The cells that cannot be are the fewest, those furthest off first, whose rest is within two standard
+        errors of calibrated in its sum and in its chi-square. Chance adds to an error of 0 as the cells'
+        standard errors, and nothing to a large one.
+
+        >>> round(CellGaps(np.array([9.0, 1.0, -1.0]), np.ones(3), np.ones(3)).calibrated_share(), 3)
+        0.667
+        """
+        known = self.noise > 0
+        gap, variance = self.gaps[known], self.noise[known]
+        order = np.argsort(-np.abs(gap) / np.sqrt(variance))
+        gap, variance = gap[order], variance[order]
+        rest, spread, square = (x[::-1].cumsum()[::-1] for x in (gap, variance, gap**2 / variance))
+        count = np.arange(len(gap), 0, -1)
+        fits = (np.abs(rest) <= 2 * np.sqrt(spread)) & (square <= count + 2 * np.sqrt(2 * count))
+        noise = np.sqrt(variance)
+        return float(noise[fits.argmax() :].sum() / noise.sum()) if fits.any() else 0.0
 
     def shrunk(self) -> Floats:
         """The gaps, shrunk to those of one shift of all log-odds as far as they look like noise.
@@ -132,9 +146,9 @@ class Drawn:
         none = cells.shown(np.zeros_like(gaps), 1.0, self.draws, self.seed)[1]
         # Where all gaps are 0 there is no direction; chance gives one.
         shape = next((way for way in (toward, gaps) if np.abs(way).sum() > 1e-9), none[0])
-        far = (observed + REACH * wider * max(float(error(none).std()), 1e-12)) / max(
-            float(error(shape[None])[0]), 1e-300
-        )
+        # The line ends four standard errors beyond the observed error.
+        end = observed + 4 * wider * max(float(error(none).std()), 1e-12)
+        far = end / max(float(error(shape[None])[0]), 1e-300)
         line = [cells.shown(step * shape, step, self.draws, self.seed) for step in STEPS * far]
         true = error(np.stack([truth for truth, _ in line]))
         drawn = np.stack([error(shown) for _, shown in line])
@@ -176,8 +190,8 @@ def inverted(
     calibrated model bounds the error no better than a usual one (power-constrained limits: Cowan 2011).
 
     Truths of one line spread the error over all bins, where it hides most of what chance adds. It may as well
-    lie in few: then chance still adds the share ``elsewhere`` (``calibrated_share``) of what it adds to no
-    error, and the low end is the lower one of both.
+    lie in few: then chance still adds the share ``elsewhere`` (``calibrated_share`` of cells) of what it adds
+    to no error, and the low end is the lower one of both.
 
     >>> noise = 0.1 * np.tile([-1.0, 1.0], 500)  # standard error 0.1; chance adds 0.2 to an error of 0
     >>> inverted(0.5, np.array([0.0, 1.0]), np.array([[0.2], [1.0]]) + noise, level=0.95)  # (0.5 - 0.2) / 0.8
@@ -203,27 +217,6 @@ def inverted(
         min(_crossing(truth, mean + below, usual), max(1.0, observed)),
         min(_crossing(truth, mean, observed), observed),  # chance only adds
     )
-
-
-def calibrated_share(gap: Floats, variance: Floats) -> float:
-    """The share of all chance that lies in bins which may well be calibrated.
-
-    ``gap`` and ``variance`` (b,) are of sums over samples. The bins that cannot be are the fewest, those
-    furthest off first, whose rest is within two standard errors of calibrated in its sum and in its
-    chi-square. Chance adds to an error of 0 as the bins' standard errors, and nothing to a large one.
-
-    >>> round(calibrated_share(np.array([9.0, 1.0, -1.0]), np.ones(3)), 3)
-    0.667
-    """
-    known = variance > 0
-    gap, variance = gap[known], variance[known]
-    order = np.argsort(-np.abs(gap) / np.sqrt(variance))
-    gap, variance = gap[order], variance[order]
-    rest, spread, square = (x[::-1].cumsum()[::-1] for x in (gap, variance, gap**2 / variance))
-    count = np.arange(len(gap), 0, -1)
-    fits = (np.abs(rest) <= 2 * np.sqrt(spread)) & (square <= count + 2 * np.sqrt(2 * count))
-    noise = np.sqrt(variance)
-    return float(noise[fits.argmax() :].sum() / noise.sum()) if fits.any() else 0.0
 
 
 def _crossing(truth: Floats, seen: Floats, observed: float) -> float:

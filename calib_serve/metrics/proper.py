@@ -52,7 +52,7 @@ def _mean_loss(
 
 
 def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return mean of -log p_y in nats; infinite where a true class was given probability 0.
+    """Return the mean of -log p_y in nats; infinite where a true class was given probability 0.
 
     Args:
         probs: Probabilities (n, K).
@@ -71,7 +71,7 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
 
 
 def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
+    """Return the mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
 
     Args:
         probs: Probabilities (n, K).
@@ -88,7 +88,7 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
 
 
 def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean predictive entropy in nats.
+    """Return the mean predictive entropy in nats.
 
     Args:
         probs: Probabilities (n, K).
@@ -133,7 +133,7 @@ class EceTerms:
 
 
 def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> EceTerms:
-    """Return mean confidence, refinement and base rate in the ECE, and the residual of each assumption.
+    """Return the mean confidence, refinement and base rate in the ECE, and the residual of each assumption.
 
     Without right or without wrong predictions the refinement term is 0: there is no pair to rank.
 

@@ -175,6 +175,19 @@ class Separation:
         }
 
 
+def auroc_influence(score: Floats, positive: Floats, weight: Floats) -> tuple[float, Floats]:
+    """The AUROC, and the influence (n,) of each sample on it, of mean 0; NaN where all are of one kind.
+
+    Args:
+        score: (n,), in any order.
+        positive: 1 or 0 (n,): how well the score tells these apart.
+        weight: (n,).
+    """
+    ranks, place = Separation.of(score, positive, weight), np.unique(score, return_inverse=True)[1]
+    won, lost = (one[place] * weight.sum() for one in ranks.influence())
+    return float(ranks.auroc()), np.where(positive > 0, won, lost)
+
+
 def ranked_areas(
     confidence: Floats, right: NDArray[Any], weight: Floats | None
 ) -> tuple[dict[str, float], float, Separation, Codes]:
@@ -270,7 +283,7 @@ def _ratio(part: Floats, whole: Floats, empty: float = math.nan) -> Floats:
 
 
 def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return area under the ROC of right against wrong predictions by confidence; ties count half.
+    """Return the area under the ROC of right against wrong predictions by confidence; ties count half.
 
     NaN when all predictions are right or all are wrong.
 

@@ -22,9 +22,8 @@ from calib_serve.metrics.gaps import RISK
 from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.samples import design_effect, row_slices
 
-_WAVES = 32  # cosines over the rank of a probability: the last sees errors that change sign 32 times
-_FALLING = 1.0 / np.arange(1, _WAVES + 1)  # their weights
-CLASSES_WITH_SLOPES = 64  # classes whose confidences may have a slope of their own
+# Weights of the cosines over the rank of a probability: the last sees errors that change sign 32 times.
+_FALLING = 1.0 / np.arange(1, 33)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def shape_of_event(
     rank, side = _ranks(np.abs(probs - 0.5)), np.where(probs > 0.5, 1.0, -1.0)
 
     def features(rows: slice) -> list[Floats]:
-        waves, on = _waves(rank[rows], _WAVES), side[rows, None]
+        waves, on = _waves(rank[rows], len(_FALLING)), side[rows, None]
         return [np.column_stack([waves, on * waves, on, np.ones(len(on))])]
 
     every = np.concatenate([_FALLING, _FALLING, [1.0, 0.0]])
@@ -69,17 +68,17 @@ def shape_of_top_two(
 ) -> Shape:
     """Test the shape of the ``first`` and ``second`` largest probability, by the ``predicted`` class (n,).
 
-    Errors of the first by its rank, by the second's share of the rest, by both, and by class; errors of
-    the second by its share of the rest.
+    Errors of the first by its rank, by the second's share of the rest, by both, and by a line over the rank
+    in each of the classes predicted most; errors of the second by its share of the rest.
     """
     rank = _ranks(first.probs)
     share = _ranks(second.probs / np.maximum(1 - first.probs, 1e-12))
-    common = _most_predicted(predicted)
+    common = np.argsort(-np.bincount(predicted), kind="stable")[:64]  # those with a slope of their own
 
     def features(rows: slice) -> list[Floats]:
-        of_first, of_share = _waves(rank[rows], _WAVES), _waves(share[rows], 4)
+        of_first, of_share = _waves(rank[rows], len(_FALLING)), _waves(share[rows], 4)
         products = [of_first[:, i] * of_share[:, j] for i in range(3) for j in range(3)]
-        slopes = _class_slopes(rank[rows], predicted[rows], common)
+        slopes = np.where(predicted[rows, None] == common, rank[rows, None] - 0.5, 0.0)
         constant = np.ones(len(slopes))
         return [
             np.column_stack([of_first, of_share, *products, slopes, constant]),
@@ -101,15 +100,6 @@ def _ranks(values: Floats) -> Floats:
 def _waves(rank: Floats, count: int) -> Floats:
     """cos(pi j u), j = 1, 2, ..., of a mean square of 1."""
     return math.sqrt(2) * np.cos(np.pi * rank[:, None] * np.arange(1, count + 1))
-
-
-def _most_predicted(predicted: Codes) -> Codes:
-    return np.argsort(-np.bincount(predicted), kind="stable")[:CLASSES_WITH_SLOPES]
-
-
-def _class_slopes(rank: Floats, predicted: Codes, classes: Codes) -> Floats:
-    """A line over the rank for each of these classes, (n, classes)."""
-    return np.where(predicted[:, None] == classes, rank[:, None] - 0.5, 0.0)
 
 
 def _shape(

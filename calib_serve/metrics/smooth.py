@@ -15,8 +15,6 @@ from calib_serve.metrics.samples import top_label
 
 NODES = 2048  # grid cells on [0, 1]
 _NARROWEST = 1 / 1024  # the smallest bandwidth that this grid resolves
-_SHOWN = 8  # every eighth node is a point of the curve
-_BLOCK = 32  # replicates smoothed at once: 1 MiB of float64
 
 
 def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
@@ -102,10 +100,11 @@ def smooth_curve(
     # A narrower kernel than the grid's resolution would draw its nodes, not the data.
     sigma = max(ece, _NARROWEST)
     node, share = on_grid(confidence)
+    shown = slice(None, None, 8)
 
     def curve(weight: Floats) -> tuple[Floats, Floats]:
         mass = np.stack([_mass(node, share, weight), _mass(node, share, weight * correct)])
-        total, right = _at_nodes(mass, sigma)[:, ::_SHOWN]
+        total, right = _at_nodes(mass, sigma)[:, shown]
         # Kernel weights of a tenth of a sample are no curve.
         few = total * n * sigma * math.sqrt(2 * math.pi) < 0.1
         return np.where(few, np.nan, np.clip(right / np.where(few, 1, total), 0, 1)), total
@@ -119,7 +118,7 @@ def smooth_curve(
         low, high = low.copy(), high.copy()
         # Where a resample has no curve it says nothing.
         low[known], high[known] = np.nanquantile(np.stack([accuracy, *drawn])[:, known], ends, axis=0)
-    points = np.linspace(0, 1, NODES + 1)[::_SHOWN]
+    points = np.linspace(0, 1, NODES + 1)[shown]
     return SmoothReliability(points, accuracy, low, high, np.maximum(density, 0), sigma, ece, n)
 
 
@@ -150,9 +149,9 @@ def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
 
 def smoothed(mass: Floats, *, tolerance: float = 1e-9) -> Floats:
     """Smooth ECEs (r,) of residuals (confidence - correct) / n on grid nodes (r, NODES + 1)."""
-    starts = range(0, len(mass), _BLOCK)
-    blocks = [_fixed_point(_cosines(mass[i : i + _BLOCK]), tolerance) for i in starts]
-    return np.concatenate(blocks)
+    some = 32  # at once: 1 MiB of float64
+    parts = (mass[start : start + some] for start in range(0, len(mass), some))
+    return np.concatenate([_fixed_point(_cosines(part), tolerance) for part in parts])
 
 
 def _cosines(mass: Floats) -> Floats:

@@ -52,6 +52,11 @@ class How(ReportOptions):
         return None if weight is None else repeated(as_floats(weight, "sample_weight"))
 
     @property
+    def weighing(self) -> dict[str, Any]:
+        """The weights and groups of the samples."""
+        return {"sample_weight": self.sample_weight, "groups": self.groups}
+
+    @property
     def weighs(self) -> bool:
         """Whether samples weigh, so that they are worth fewer than there are; counts are rows."""
         return self.sample_weight is not None and not are_counts(as_floats(self.sample_weight, "weights"))
@@ -129,7 +134,8 @@ def compared(
 
     A calibration that costs accuracy or likelihood beyond chance is not to be deployed, whatever the level.
     """
-    refused = _refusals(changes or {})
+    changes = changes or {}
+    refused = _refusals(changes)
     # A verdict judges one model; only the comparison knows whether the other was better.
     do = [line for line in found.do if not (refused and line == DEPLOY)]
     what, ece, floor = leading(after)
@@ -140,10 +146,11 @@ def compared(
     found = replace(found, do=(*refused, *do))
     if before is None:
         return found
-    changed = (
-        *(moved.says() if moved else ()),
-        _likelihood(before.nll, after.nll, (changes or {}).get("nll")),
-    )
+    # The proper score also sees what the confidence hides.
+    nll = changes.get("nll")
+    chance = "" if nll is None else p_value(nll.p)
+    likelihood = f"Negative log-likelihood {before.nll:.4f} -> {after.nll:.4f}{chance}."
+    changed = (*(moved.says() if moved else ()), likelihood)
     gain = gain_of([(what, *(float(getattr(one, ece)) for one in (before, after)), getattr(after, floor))])
     return replace(found, gain=gain, changed=changed)
 
@@ -157,12 +164,6 @@ def leading(found: Evaluation | LabelsEvaluation) -> tuple[str, str, str]:
     if isinstance(found, Evaluation) and found.positive_ece is not None:
         return "P(y = 1)", "positive_ece", "positive_noise_floor"
     return found.HEADLINE
-
-
-def _likelihood(old: float, new: float, change: Change | None) -> str:
-    """Report the change of the proper score, which also sees what the confidence hides."""
-    chance = "" if change is None else p_value(change.p)
-    return f"Negative log-likelihood {old:.4f} -> {new:.4f}{chance}."
 
 
 def _refusals(changes: Mapping[str, Change]) -> list[str]:

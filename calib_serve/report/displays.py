@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError
+from calib_serve.core.options.evaluate import Binned
 from calib_serve.metrics import (
     SmoothReliability,
     event_bins,
@@ -44,8 +45,6 @@ from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
-
-_BINS = 15
 
 
 class DisplayKeywords(TypedDict, total=False):
@@ -139,7 +138,7 @@ class ReliabilityDisplay:
         of: Literal["event", "top"] | None = None,
         kind: Literal["bins", "smooth"] = "bins",
         strategy: Literal["uniform", "quantile"] = "uniform",
-        bins: int = _BINS,
+        bins: int = Binned.bins,
         edges: Edges = "right",
         level: float = 0.95,
         labels: ArrayLike | None = None,
@@ -172,7 +171,7 @@ class ReliabilityDisplay:
         if kind not in ("bins", "smooth"):
             raise InputError(f"kind must be 'bins' or 'smooth', got {kind!r}")
         of_bins = {
-            "bins": bins != _BINS,
+            "bins": bins != Binned.bins,
             "edges": edges != "right",
             "strategy": strategy != "uniform",
             "sample_weight": sample_weight is not None,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calib_serve.core.text import count, decimals, percent, span
@@ -26,8 +25,6 @@ from calib_serve.report.plot import (
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import Reliability
-
-_WIDTH = 5.6  # inches: its text can be read on a phone
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +46,8 @@ class Picture:
         return inline_svg(self.drawn, name=self.name, title=self.title, text=self.text)
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-    return figure, figure.subplots()
+def _figure(height: float) -> Figure:
+    return Figure(figsize=(5.6, height), layout="constrained")  # its text can be read on a phone
 
 
 def _dots(data: Reliability) -> list[Dot]:
@@ -63,7 +59,7 @@ def _dots(data: Reliability) -> list[Dot]:
 
 def _smooth(sides: Sequence[ComparedClassifier]) -> Picture:
     """A figure of each side's smooth reliability diagram."""
-    figure, axes = _figure(4.6)
+    axes = (figure := _figure(4.6)).subplots()
     known = [(side, side.smooth) for side in sides if side.smooth is not None]
     for side, data in known:
         plot_smooth_reliability(axes, data, color=PALETTE[side.color], label=side.name)
@@ -206,7 +202,7 @@ def _histograms(sides: Sequence[ComparedClassifier]) -> Picture:
 
 
 def _densities(sides: Sequence[ComparedClassifier]) -> Picture:
-    figure = Figure(figsize=(_WIDTH, 2.9 * len(sides)), layout="constrained")
+    figure = _figure(2.9 * len(sides))
     panels = figure.subplots(len(sides), 1, squeeze=False)[:, 0]
     for axes, side in zip(panels, sides, strict=True):
         plot_density(axes, side.density).set_title(side.name)
@@ -239,7 +235,7 @@ def _peak(grid: np.ndarray, density: np.ndarray) -> float:
 
 
 def _risk(sides: Sequence[ComparedClassifier]) -> Picture:
-    figure, axes = _figure(3.6)
+    axes = (figure := _figure(3.6)).subplots()
     for side in sides:
         marked = side is sides[-1]
         plot_risk_coverage(
@@ -287,7 +283,7 @@ def _risk_row(side: ComparedClassifier) -> tuple[str, ...]:
 
 
 def _benefit(sides: Sequence[ComparedClassifier]) -> Picture:
-    figure, axes = _figure(3.8)
+    axes = (figure := _figure(3.8)).subplots()
     known = [(side, side.benefit) for side in sides if side.benefit is not None]
     for side, curve in known:
         band = side is sides[-1]

@@ -19,8 +19,9 @@ from calib_serve.core.errors import ShapeError
 from calib_serve.metrics import (
     Abstention,
     Estimate,
-    Separation,
     abstention,
+    auroc_influence,
+    binned,
     binomial_range,
     checked,
     event_bins,
@@ -32,7 +33,6 @@ from calib_serve.metrics import (
 
 _DENSITY_RANGE = (1e-4, 1 - 1e-7)  # beyond it, float32 confidences are 1
 _DENSE, _PARTS = 0.6, 8  # the share of samples in one dot that is shown in parts, and in how many
-_FINE = 2001  # cells that a density's samples are counted in first
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def reliability(
     >>> r.confidence[~np.isnan(r.confidence)].tolist(), r.accuracy[~np.isnan(r.accuracy)].tolist()
     ([0.6, 0.7], [0.0, 1.0])
     """
-    return reliability_of(Bins.tally(*top_label(probs, labels), bins=bins, edges=edges), level=level)
+    return reliability_of(binned(probs, labels, bins=bins, edges=edges), level=level)
 
 
 def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = None) -> Reliability:
@@ -184,13 +184,10 @@ def event_auroc(
     0.75
     """
     p, y = np.asarray(probs, np.float64), np.asarray(came, np.float64)
-    w = np.ones(len(p)) if weight is None else weight
-    ranks, place = Separation.of(p, y, w), np.unique(p, return_inverse=True)[1]
-    won, lost = (one[place] * w.sum() for one in ranks.influence())
-    area = float(ranks.auroc())
+    area, influence = auroc_influence(p, y, np.ones(len(p)) if weight is None else weight)
     if math.isnan(area):
         return Estimate(area)
-    found = mean_interval(np.where(y > 0, won, lost), groups=groups, weight=weight)
+    found = mean_interval(influence, groups=groups, weight=weight)
     return Estimate(area, max(area + found.low, 0.0), min(area + found.high, 1.0))
 
 
@@ -215,7 +212,7 @@ def confidence_histogram(
         bins: Number of bins.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
     """
-    sums = Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
+    sums = binned(probs, labels, bins=bins, edges=edges)
     return Histogram(np.linspace(0, 1, bins + 1), sums.count, sums.mean_confidence(), sums.accuracy())
 
 
@@ -263,9 +260,9 @@ def _kernel_density(values: Floats, grid: Floats) -> Floats:
     spread = min(float(values.std()), float(high - low) / 1.349) or float(values.std())
     width = max(0.9 * spread * len(values) ** -0.2, 0.1)  # in log-odds
     # Counted in cells first: a kernel per sample would cost grid times samples.
-    fine = np.linspace(grid[0], grid[-1], _FINE)
+    fine = np.linspace(grid[0], grid[-1], 2001)
     cell = np.rint((values - fine[0]) / (fine[1] - fine[0])).astype(np.intp)
-    mass = np.bincount(cell, minlength=_FINE) / len(values)
+    mass = np.bincount(cell, minlength=len(fine)) / len(values)
     kernel = np.exp(-0.5 * ((grid[:, None] - fine[None, :]) / width) ** 2)
     return np.asarray(kernel @ mass / (width * math.sqrt(2 * math.pi)))
 

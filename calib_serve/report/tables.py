@@ -14,7 +14,6 @@ from calib_serve.core.text import (
     fact_lines,
     metric,
     percent,
-    percent_within,
     signed_points,
     small_p,
 )
@@ -101,22 +100,22 @@ def table_of_metrics(
     rows = []
     for one in shown:
         if one.name in found[-1]:
-            row = [Cell(one.words, one.explanation), *(_of_side(side[one.name], one) for side in found)]
-            rows.append(row + (_changed(changes.get(one.name), one) if changed else []))
+            of_sides = (_metric(side[one.name], one.percent) for side in found)
+            moved = _changed(changes.get(one.name), one) if changed else []
+            rows.append([Cell(one.words, one.explanation), *of_sides, *moved])
     return Table("Metrics", heads, rows)
 
 
-def _of_side(found: Estimate, shown: Shown) -> Cell:
-    return Cell(metric(found.value, share=shown.percent), _interval(found, shown.percent))
+def _metric(found: Estimate, share: bool, *, sign: bool = False) -> Cell:
+    return Cell(metric(found.value, share=share, sign=sign), _interval(found, share, sign=sign))
 
 
 def _changed(change: Change | None, shown: Shown) -> list[Cell]:
     if change is None:
         return [Cell(""), Cell(""), Cell("")]
-    difference, word = change.difference, _word(change, shown.better)
-    moved = metric(difference.value, share=shown.percent, sign=True)
-    ends = _interval(difference, shown.percent, sign=True)
-    return [Cell(moved, ends), Cell(small_p(change.p)), Cell(word, style=word.split(" ")[0])]
+    word = _word(change, shown.better)
+    moved = _metric(change.difference, shown.percent, sign=True)
+    return [moved, Cell(small_p(change.p)), Cell(word, style=word.split(" ")[0])]
 
 
 def table_of_classes(rows: Sequence[ClassRow]) -> Table:
@@ -176,17 +175,10 @@ def table_of_levels(levels: Sequence[LevelEvaluation]) -> Table:
     heads = ("level", "nodes", "accuracy", "ECE", "NLL", "Brier", "verdict")
     rows = []
     for one in levels:
-        found = one.metrics
-        shown = [
-            Cell(metric(value, share=share), _interval(value, share))
-            for value, share in (
-                (found.accuracy, True),
-                (found.ece, True),
-                (found.nll, False),
-                (found.brier, False),
-            )
-        ]
-        rows.append([Cell(str(one.level)), Cell(count(len(one.nodes))), *shown, Cell(one.verdict.headline)])
+        shares = (_metric(value, True) for value in (one.metrics.accuracy, one.metrics.ece))
+        scores = (_metric(value, False) for value in (one.metrics.nll, one.metrics.brier))
+        named = Cell(str(one.level)), Cell(count(len(one.nodes)))
+        rows.append([*named, *shares, *scores, Cell(one.verdict.headline)])
     return Table("Levels of the tree", heads, rows)
 
 
@@ -266,16 +258,12 @@ def _tables_of_sets(sets: SetEvaluation, names: tuple[str, ...]) -> tuple[Table,
         (
             f"{group.smallest} to {group.largest}" if group.largest > group.smallest else str(group.smallest),
             count(group.count),
-            _share(group.coverage),
+            group.coverage.percent(),
         )
         for group in sets.by_size
     ]
-    worst = [(names[k] if names else str(k), _share(sets.by_class[k])) for k in sets.worst_classes()[:10]]
+    worst = [(names[k] if names else str(k), sets.by_class[k].percent()) for k in sets.worst_classes()[:10]]
     return (
         Table("Sets by size", ("classes in the set", "sets", "hold the true class"), sizes),
         Table("Sets by class", ("true class", "its sets hold it"), worst),
     )
-
-
-def _share(share: Estimate) -> str:
-    return percent_within(share.value, share.low, share.high)

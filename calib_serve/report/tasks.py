@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisio
 from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.evaluate import MeasureOptions, ReportOptions
 from calib_serve.core.text import count, decimals, percent, printable
 from calib_serve.metrics import (
@@ -82,11 +82,6 @@ from calib_serve.report.tables import (
     table_of_labels,
 )
 from calib_serve.scores import Scores, check_ungrouped, log_probs
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.core.options.keywords import ReportKeywords
 
 Checked = tuple[NDArray[Any], NDArray[Any]]
 
@@ -191,10 +186,9 @@ class _Multiclass:
         positive = _curves(names, colors, events, [p[:, 1] for p, _ in pairs], how)
 
         def side(i: int, pair: Checked, rows: Checked) -> ComparedClassifier:
-            weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
-            found = evaluate_probs(pair[0], pair[1], **weighing, **how.measured)
+            found = evaluate_probs(pair[0], pair[1], **how.weighing, **how.measured)
             if of_two:
-                found = replace(found, **measures_of_decisions(*pair, **weighing))
+                found = replace(found, **measures_of_decisions(*pair, **how.weighing))
             return ComparedClassifier(
                 names[i],
                 colors[i],
@@ -211,7 +205,7 @@ class _Multiclass:
                 smooth=None
                 if how.groups is not None  # its band is of samples that do not depend on one another
                 else smooth_reliability(*rows, replicates=min(how.replicates, 200), seed=how.seed),
-                benefit=decision_curve(*pair, **weighing) if of_two else None,
+                benefit=decision_curve(*pair, **how.weighing) if of_two else None,
             )
 
         return tuple(map(side, range(len(pairs)), pairs, drawn))
@@ -230,10 +224,7 @@ class _Multiclass:
 
     def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
         drawn = _drawn(pairs[-1:], how)[0]
-        moved = None
-        if len(pairs) > 1:
-            weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
-            moved = Moved.of_probs(pairs[0][0], *pairs[1], **weighing)
+        moved = None if len(pairs) == 1 else Moved.of_probs(pairs[0][0], *pairs[1], **how.weighing)
         return {
             "rows": class_table(
                 *drawn,
@@ -446,7 +437,6 @@ def prepare_report(
     before: Predictions | None = None,
     artifact: Artifact | None = None,
     options: ReportOptions | None = None,
-    **keywords: Unpack[ReportKeywords],
 ) -> Contents:
     """Prepare the contents of the report of ``after``, or of ``before`` and ``after``.
 
@@ -455,15 +445,12 @@ def prepare_report(
         after: Probabilities (n, K) and class ids (n,); of a multi-label model both (n, L), labels 0 or 1.
         before: The same of another model, or of none calibrated, on the same samples in the same order.
         artifact: The calibration that the report is of.
-        options: A ``ReportOptions``; keywords replace its fields.
-        **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
-            ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``bounds``, ``own``, ``tree``.
+        options: Options of the report; None: the defaults.
 
     Raises:
         InputError: Where probabilities, labels or options do not match; ShapeError for other shapes.
     """
-    asked = changed(options or ReportOptions(), keywords, prepare_report)
+    asked = options or ReportOptions()
     # The shape of labels tells: class ids are (n,), truths of labels (n, L).
     task: Task = _Multilabel() if np.ndim(after[1]) == 2 else _Multiclass()
     pairs = [task.checked(pair) for pair in ((after,) if before is None else (before, after))]

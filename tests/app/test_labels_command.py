@@ -10,6 +10,7 @@ import pytest
 from command_line import calib_serve as call
 
 from calib_serve import Artifact, Scores
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.report import prepare_report
 from calib_serve.scores import sigmoid
 
@@ -88,6 +89,8 @@ def test_one_label_off_vetoes_what_the_mean_over_many_hides() -> None:
     y = (rng.random(p.shape) < p).astype(int)
     assert prepare_report(title="x", after=(p, y)).verdict.level in ("calibrated", "no_error_found")
     p[:, 7] = np.sqrt(p[:, 7])
-    found = prepare_report(title="x", after=(p, y), class_names=[f"l{k}" for k in range(40)])
+    found = prepare_report(
+        title="x", after=(p, y), options=ReportOptions(class_names=[f"l{k}" for k in range(40)])
+    )
     assert found.verdict.level == "off"
     assert "“l7” is too high" in found.verdict.headline

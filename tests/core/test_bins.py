@@ -175,6 +175,7 @@ def test_options_and_shapes_that_do_not_fit_are_refused() -> None:
 
 def test_zeros_are_zeros_and_equality_is_of_all_three_sums() -> None:
     empty = Bins.zeros(3)
+    assert len(Bins.zeros()) == len(Bins.tally([], []))
     assert [v.tolist() for v in vars(empty).values()] == [[0.0, 0.0, 0.0]] * 4
     base = Bins([2.0], [1.0], [1.0])
     assert base == Bins([2.0], [1.0], [1.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -166,6 +167,16 @@ def test_what_is_open_names_how_many_samples_would_do() -> None:
     assert "3.0 points" in plain(found.headline)
     worst = said(line(most=0.012), line("class", most=0.04, cells=cell(100)), line("class", cells=cell(300)))
     assert [number in plain(worst.headline) for number in ("1.2 points", "4.0 points")] == [True, True]
+    # Of several labels all are to be proven, with a power of 90 % together.
+    labels = [line("label", most=0.9, cells=cell(n)) for n in (100, 300)]
+    needed = words.rounded_up(1000 * cell(100).needed(0.02, power=0.95))
+    assert f"{needed:,} samples" in said(line("labels", most=0.03), *labels).do[0]
+
+
+def test_a_test_says_its_numbers() -> None:
+    says = plain(line(p=0.25, error=0.012, most=0.034, tolerance=0.02).tested.says())
+    assert says.startswith("The predicted class's confidence: ")
+    assert re.findall(r"[\d.]+(?: points|\d)", says) == ["1.2 points", "3.4 points", "2.0 points", "0.250"]
 
 
 @pytest.mark.parametrize("power", [0.5, 0.8, 0.95])

@@ -11,6 +11,7 @@ from sizes import sized
 from calib_serve import judge
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.conclusion import CALIBRATE
+from calib_serve.metrics.gaps import Cells
 from calib_serve.metrics.judging import judge_probs
 
 MODELS = sized(ci=16, nightly=400)
@@ -150,7 +151,7 @@ def test_small_classes_are_left_out_aloud() -> None:
     p = scores(rng, 8000, 100)
     found = judge(p, drawn(rng, p))
     assert found.level == "calibrated"
-    assert "100 of 100 classes have too few predictions" in found.headline
+    assert "to judge 100 of 100 classes alone" in found.headline
 
 
 def test_repeated_samples_prove_nothing_new() -> None:
@@ -225,6 +226,7 @@ def test_labels_are_judged_one_by_one() -> None:
     found = judge(off, y, class_names=[f"l{k}" for k in range(6)], outputs="label_probabilities")
     assert found.level == "off"
     assert "“l2” is too high" in found.headline
+    assert found.reasons[0].startswith("Of 5,000 samples with 6 labels each, ")
 
 
 def stream(seed: int, n: int, *, ratio: float = 1.0, share: float = 0.005) -> tuple[np.ndarray, np.ndarray]:
@@ -272,13 +274,32 @@ def test_an_event_is_rare_below_one_in_ten(events: int, relative: bool) -> None:
         assert tests["events"].error == pytest.approx(1 - events / 100)
 
 
-def test_half_of_the_rare_events_that_are_expected_are_surely_too_few() -> None:
+@pytest.mark.parametrize(
+    ("came", "finding"), [(100, "off"), (152, "off"), (153, "open"), (186, "open"), (190, "within")]
+)
+def test_rare_events_are_off_where_a_tenth_of_them_surely_is(came: int, finding: str) -> None:
+    """Of 200 that are expected, with a standard error of the root of 4000 x 0.05 x 0.95 + 1."""
     p = np.full(4000, 0.05)
-    for came, off in ((100, True), (190, False)):
-        tests = {one.name: one for one in judge(np.c_[1 - p, p], (np.arange(4000) < came).astype(int)).tests}
-        assert (tests["events"].p < 1e-3) is off
-        assert tests["events"].finding == ("off" if off else "within")
-        assert tests["events"].error == pytest.approx(1 - came / 200)
+    tests = {one.name: one for one in judge(np.c_[1 - p, p], (np.arange(4000) < came).astype(int)).tests}
+    of_events = tests["events"]
+    assert of_events.finding == finding
+    assert (of_events.p < 0.01) is (finding == "off")
+    assert of_events.error == pytest.approx(1 - came / 200)
+    assert of_events.most == pytest.approx((200 - came + 1.96 * np.sqrt(191)) / 200)
+
+
+def test_rare_events_that_come_in_groups_prove_less() -> None:
+    p, groups = np.full(4000, 0.05), np.arange(4000) // 10
+    came = np.isin(groups, np.arange(12)).astype(float)  # 120 of 200, in twelve groups
+    alone, grouped = (
+        {one.name: one for one in judge(np.c_[1 - p, p], came.astype(int), groups=g).tests}["events"]
+        for g in (None, groups)
+    )
+    effect = Cells.of(p, came, np.zeros(4000, int), groups).effect
+    assert effect > 5
+    assert grouped.most == pytest.approx((80 + 1.96 * np.sqrt(effect * 190 + 1)) / 200)
+    assert alone.most == pytest.approx((80 + 1.96 * np.sqrt(191)) / 200)
+    assert alone.p < 1e-3 < 0.05 < grouped.p
 
 
 @pytest.mark.parametrize("absent", [False, True], ids=["a rare label", "a label that is rarely absent"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -12,11 +13,8 @@ from calib_serve import judge
 from calib_serve.metrics.gaps import Cells, class_gaps, class_totals, equal_mass, finest
 from calib_serve.metrics.judging import _of_all, _of_classes, _of_label, _Sample
 from calib_serve.metrics.shape import (
-    CLASSES_WITH_SLOPES,
     Pair,
-    _class_slopes,
     _effect_of_features,
-    _most_predicted,
     shape_of_event,
     shape_of_top_two,
 )
@@ -308,14 +306,18 @@ def test_the_shape_of_an_event_is_as_it_is_written_out(error: str, grouped: bool
         assert found.p < 0.1
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("error", ["none", "by share", "of many features"])
-def test_the_shape_of_the_two_largest_is_as_it_is_written_out(error: str, grouped: bool) -> None:
+@pytest.mark.parametrize(
+    ("error", "grouped", "classes"),
+    [*itertools.product(["none", "by share", "of many features"], [False, True], [3]), ("none", False, 70)],
+)
+def test_the_shape_of_the_two_largest_is_as_it_is_written_out(
+    error: str, grouped: bool, classes: int
+) -> None:
     rng = np.random.default_rng(11)
     n = 1500
     first = rng.uniform(0.5, 0.9, n)
     second = (1 - first) * rng.uniform(0.4, 0.9, n)
-    predicted = rng.integers(0, 3, n)
+    predicted = rng.integers(0, classes, n)
     u = rng.random(n)
     rank, share = ranks(first), ranks(second / (1 - first))
     off = {
@@ -328,14 +330,14 @@ def test_the_shape_of_the_two_largest_is_as_it_is_written_out(error: str, groupe
     groups = np.arange(n) // 3 if grouped else None
     a, b = waves(rank, 32), waves(share, 4)
     products = [math.sqrt(2) * a[:, i] * b[:, j] for i in range(3) for j in range(3)]
-    # Lines over the rank of the classes that are predicted most, most first.
-    common = sorted(range(3), key=lambda k: -(predicted == k).sum())
+    # Lines over the rank of the 64 classes that are predicted most, most first.
+    common = sorted(range(classes), key=lambda k: -(predicted == k).sum())[:64]
     slopes = [np.where(predicted == k, rank - 0.5, 0) for k in common]
     top = np.column_stack([a, b, *products, *slopes])
     below = np.column_stack([np.ones(n), b])
     quarter = 1 / np.arange(1, 5)
     weights = np.array(
-        [*(1 / np.arange(1, 33)), *quarter, *[0.5] * 9, *[1 / math.sqrt(3)] * 3, 1.0, *quarter]
+        [*(1 / np.arange(1, 33)), *quarter, *[0.5] * 9, *[len(common) ** -0.5] * len(common), 1.0, *quarter]
     )
     streams = [(top, first, right), (below, second, was_second)]
     wanted = by_hand(streams, weights, first * second, groups)
@@ -512,15 +514,6 @@ def test_groups_whose_errors_are_alike_count_though_every_feature_cancels_in_the
     features = np.column_stack([alternating, np.ones(400)])
     assert _effect_of_features([(features, np.full(400, 0.5), came)], groups) == pytest.approx(wanted)
     assert wanted > 3.9
-
-
-def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:
-    predicted = np.repeat(np.arange(CLASSES_WITH_SLOPES + 3), np.arange(1, CLASSES_WITH_SLOPES + 4))
-    rank = np.linspace(0.01, 0.99, len(predicted))
-    slopes = _class_slopes(rank, predicted, _most_predicted(predicted))
-    assert slopes.shape == (len(predicted), CLASSES_WITH_SLOPES)
-    most = np.arange(CLASSES_WITH_SLOPES + 2, 2, -1)  # the three that are predicted least are left out
-    np.testing.assert_array_equal(slopes, np.where(predicted[:, None] == most, rank[:, None] - 0.5, 0.0))
 
 
 def test_the_test_of_shape_converges_where_many_eigenvalues_are_equal() -> None:

@@ -11,7 +11,7 @@ from scipy import special, stats
 from calib_serve import metrics
 from calib_serve.metrics import distributions as tails
 from calib_serve.metrics import intervals
-from calib_serve.metrics.plausible import calibrated_share
+from calib_serve.metrics.plausible import CellGaps
 from calib_serve.metrics.refinement import ranked_areas
 
 
@@ -130,15 +130,21 @@ def test_an_influence_is_what_a_little_more_of_a_prediction_does_to_an_area() ->
         assert np.average(influence, weights=weight) == pytest.approx(0, abs=2e-3), name
 
 
-def test_chance_lies_in_the_bins_that_may_be_calibrated() -> None:
-    assert calibrated_share(np.array([0.5, -1.0, 1.0, 0.0]), np.ones(4)) == 1.0
-    # Two of four are far off, and chance adds as the standard errors of the others: 2 + 1 of 10.
-    gaps, variance = np.array([50.0, 1.0, -60.0, 0.5]), np.array([9.0, 4.0, 16.0, 1.0])
-    assert calibrated_share(gaps, variance) == pytest.approx(0.3)
-    # None is clearly off, all together are.
-    together = calibrated_share(np.full(15, 1.5), np.ones(15))
-    assert together == pytest.approx(1 / 15)
-    assert calibrated_share(np.array([3.0, 0.0]), np.array([0.0, 0.0])) == 0.0
+@pytest.mark.parametrize(
+    ("gaps", "noise", "share"),
+    [
+        ([0.5, -1.0, 1.0, 0.0], [1.0] * 4, 1.0),
+        # Two of four are far off, and chance adds as the standard errors of the others: 2 + 1 of 10.
+        ([50.0, 1.0, -60.0, 0.5], [9.0, 4.0, 16.0, 1.0], 0.3),
+        ([1.5] * 15, [1.0] * 15, 1 / 15),  # none is clearly off, all together are
+        ([3.0, 0.0], [0.0, 0.0], 0.0),
+    ],
+)
+def test_chance_lies_in_the_bins_that_may_be_calibrated(
+    gaps: list[float], noise: list[float], share: float
+) -> None:
+    cells = CellGaps(np.array(gaps), np.array(noise), np.array(noise))
+    assert cells.calibrated_share() == pytest.approx(share)
 
 
 def test_the_range_of_a_binomial_is_scipys() -> None:

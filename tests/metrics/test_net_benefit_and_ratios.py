@@ -10,6 +10,7 @@ from sizes import sized
 
 from calib_serve import metrics
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.metrics.likelihood_ratios import _Trials
 
 RNG = np.random.default_rng(0)
 DRAWS = sized(ci=100, nightly=1000)
@@ -55,7 +56,7 @@ def test_the_hull_gives_what_trying_every_threshold_does(pair, prior: float) -> 
     weights = np.linspace(0, 1, 20_001)
     worst = np.min(weights[:, None] * miss + (1 - weights[:, None]) * alarm, axis=1).max()
     assert found["eer"].value == pytest.approx(worst, abs=1e-4)
-    pooled = metrics.pav_log_ratios(scores, y)
+    pooled = _Trials.of(scores, y, None, None).best
     rising = pooled[np.argsort(scores, kind="stable")]
     assert (rising[1:] >= rising[:-1]).all()
     assert found["min_cllr"] == pytest.approx(metrics.evaluate_ratios(pooled, y)["cllr"].value, abs=1e-12)

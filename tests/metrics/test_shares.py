@@ -127,6 +127,17 @@ def test_other_changes_are_told_from_those_of_class_shares() -> None:
     assert bbse(confusion, told(*sample(equal, 4000, rng)).predictions).kind == "same"
 
 
+def test_of_classes_with_few_samples_the_confidences_of_all_tell_other_changes() -> None:
+    rng = np.random.default_rng(5)
+    confusion = told(*sample(np.full(30, 1 / 30), 600, rng, distance=3.0))
+    for _ in range(8):
+        shares = 0.9 * rng.dirichlet(np.full(30, 3.0)) + 0.1 / 30
+        moved = bbse(confusion, told(*sample(shares, 1500, rng, distance=3.0)).predictions)
+        assert (moved.kind, moved.fits.dof > 0) == ("moved", True)
+        sharper = bbse(confusion, told(*sample(shares, 1500, rng, distance=3.0, spread=0.6)).predictions)
+        assert sharper.kind == "other"
+
+
 def test_with_one_cell_a_class_it_is_liptons_inverse() -> None:
     rng = np.random.default_rng(4)
     confusion = told(*sample(np.full(3, 1 / 3), 3000, rng), bins=1)

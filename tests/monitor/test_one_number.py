@@ -17,6 +17,7 @@ from real_watch import make_watch, talk_to
 from rules_by_numpy import by_numpy
 
 from calib_serve import evaluate, judge
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.integrations.audit.measuring import audit
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY
@@ -67,7 +68,7 @@ def test_one_stream_has_one_ece_and_one_level_wherever_it_is_looked_at(tmp_path:
     told = json.loads(done.stdout)
     assert told["ece"]["value"] == pytest.approx(ece, abs=1e-9)
     assert told["noise_floor"]["value"] == pytest.approx(floor, abs=1e-9)
-    contents = prepare_report(title="s", after=(p, y), replicates=0)
+    contents = prepare_report(title="s", after=(p, y), options=ReportOptions(replicates=0))
     report = contents.as_dict()["sides"][0]["metrics"]
     assert report["ece"]["value"] == pytest.approx(ece, abs=1e-9)
     assert report["noise_floor"]["value"] == pytest.approx(floor, abs=1e-9)

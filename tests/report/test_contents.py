@@ -14,11 +14,12 @@ from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels
 from calib_serve.metrics.conclusion import CALIBRATE, DEPLOY, Verdict
-from calib_serve.report import prepare_report, render
+from calib_serve.report import Contents, prepare_report, render
 from calib_serve.report.comparison import compared
 from calib_serve.scores import softmax
 
@@ -120,8 +121,9 @@ def test_where_the_fit_is_not_known_or_nothing_is_off_it_is_not_spoken_of() -> N
     assert compared(replace(OFF, level="no_error_found"), AFTER, artifact=_fitted(0.0)).do == OFF.do
 
 
-def verdict(after: tuple[np.ndarray, np.ndarray], **more: object) -> Verdict:
-    return prepare_report(title="x", after=after, replicates=200, **more).verdict  # type: ignore[arg-type]
+def report(after: Any, before: Any = None, artifact: Artifact | None = None, **options: Any) -> Contents:
+    asked = ReportOptions(**{"replicates": 40, **options})
+    return prepare_report(title="x", after=after, before=before, artifact=artifact, options=asked)
 
 
 def test_on_a_real_shift_the_remedy_is_data(data_dir: Path) -> None:
@@ -131,7 +133,7 @@ def test_on_a_real_shift_the_remedy_is_data(data_dir: Path) -> None:
         )
     artifact = fit_temperature(Samples.of(*cal))
     after = artifact.probs(test[0]), test[1]
-    found = verdict(after, before=(softmax(test[0]), test[1]), artifact=artifact)
+    found = report(after, (softmax(test[0]), test[1]), artifact).verdict
     assert found.level == "off"
     assert any("The test data differ from the calibration data" in line for line in found.do)
 
@@ -140,14 +142,13 @@ RNG = np.random.default_rng(0)
 Z = 2 * RNG.standard_normal((900, 3))
 Y = (Z / 2 + RNG.gumbel(size=Z.shape)).argmax(axis=1)
 P, Q = softmax(Z), softmax(Z / 2)
-HOW: dict[str, Any] = {"title": "weighed", "replicates": 40}
 
 
 def test_counts_are_as_many_rows_in_every_number() -> None:
     counts = RNG.integers(0, 4, len(Y))
     again = np.repeat(np.arange(len(Y)), counts)
-    weighed = prepare_report(before=(P, Y), after=(Q, Y), sample_weight=counts, **HOW)
-    rows = prepare_report(before=(P[again], Y[again]), after=(Q[again], Y[again]), **HOW)
+    weighed = report((Q, Y), (P, Y), sample_weight=counts)
+    rows = report((Q[again], Y[again]), (P[again], Y[again]))
     for one, other in zip(weighed.sides, rows.sides, strict=True):
         np.testing.assert_equal(vars(one.reliability), vars(other.reliability))
         np.testing.assert_equal(vars(one.risk_coverage), vars(other.risk_coverage))
@@ -161,8 +162,8 @@ def test_counts_are_as_many_rows_in_every_number() -> None:
 
 def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
     weight = RNG.exponential(size=len(Y)) * np.where(Q.argmax(axis=1) == Y, 2.0, 0.5)
-    found = prepare_report(before=(P, Y), after=(Q, Y), sample_weight=weight, **HOW)
-    side, bare = found.sides[1], prepare_report(after=(Q, Y), **HOW).sides[0]
+    found = report((Q, Y), (P, Y), sample_weight=weight)
+    side, bare = found.sides[1], report((Q, Y)).sides[0]
     assert side.metrics.accuracy.value > bare.metrics.accuracy.value + 0.1
     assert side.reliability.ece == pytest.approx(side.metrics.ece.value, abs=0.03)
     change = found.changes["nll"].difference
@@ -176,9 +177,9 @@ def test_labels_weigh_too() -> None:
     y = (RNG.random((400, 4)) < p).astype(int)
     counts = RNG.integers(0, 3, 400)
     again = np.repeat(np.arange(400), counts)
-    weighed = prepare_report(title="w", before=(p, y), after=(p**0.9, y), sample_weight=counts)
-    rows = prepare_report(title="r", before=(p[again], y[again]), after=((p**0.9)[again], y[again]))
-    one, other = (report.changes["nll"].difference.value for report in (weighed, rows))
+    weighed = report((p**0.9, y), (p, y), sample_weight=counts)
+    rows = report(((p**0.9)[again], y[again]), (p[again], y[again]))
+    one, other = (found.changes["nll"].difference.value for found in (weighed, rows))
     assert one == pytest.approx(other)
     assert weighed.sides[1].metrics.nll.value == pytest.approx(rows.sides[1].metrics.nll.value)
 
@@ -186,16 +187,14 @@ def test_labels_weigh_too() -> None:
 def test_a_report_of_labels_says_that_its_samples_are_those_of_the_fit_and_takes_no_groups() -> None:
     p = RNG.random((400, 4))
     y = (RNG.random((400, 4)) < p).astype(int)
-    assert (
-        prepare_report(title="x", after=(p, y), own="they are those of the fit").verdict.level == "too_little"
-    )
+    assert report((p, y), own="they are those of the fit").verdict.level == "too_little"
     with pytest.raises(InputError, match="groups"):
-        prepare_report(title="x", after=(p, y), groups=np.arange(400) // 2)
+        report((p, y), groups=np.arange(400) // 2)
 
 
 def test_weighed_samples_are_counted_as_rows_beside_what_they_are_worth() -> None:
     weight = RNG.choice([0.5, 1.0, 2.5], len(Y))
-    found = prepare_report(after=(Q, Y), sample_weight=weight, **HOW)
+    found = report((Q, Y), sample_weight=weight)
     worth = round(weight.sum() ** 2 / (weight**2).sum())
     assert found.worth == worth < len(Y)
     assert found.after.reliability.samples.sum() == len(Y)

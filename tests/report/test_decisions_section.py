@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from calib_serve import Artifact, calibrate, decide
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.report import prepare_report, render
 
 
@@ -28,7 +29,9 @@ def artifact() -> Artifact:
 def test_the_section_and_the_numbers_are_there(artifact: Artifact) -> None:
     z, y = draw(500, 2)
     p = artifact.probs(z)
-    found = prepare_report(title="four", after=(p, y), artifact=artifact, replicates=20)
+    found = prepare_report(
+        title="four", after=(p, y), artifact=artifact, options=ReportOptions(replicates=20)
+    )
     page = render(found)
     assert "Sets and abstention: promised and kept" in page
     assert "Sets hold the true class of 90 % of new samples (lac), by 600 samples." in page

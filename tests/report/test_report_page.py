@@ -13,6 +13,7 @@ import pytest
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.metrics import ece
 from calib_serve.report import Contents, prepare_report, render, write_page, write_report
 from calib_serve.scores import softmax
@@ -50,7 +51,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def contents() -> Contents:
-    return prepare_report(title="pets", before=BEFORE, after=AFTER, artifact=ARTIFACT, replicates=50)
+    return prepare_report(
+        title="pets", before=BEFORE, after=AFTER, artifact=ARTIFACT, options=ReportOptions(replicates=50)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +113,7 @@ def test_hostile_names_stay_text() -> None:
         before=BEFORE,
         after=AFTER,
         artifact=artifact,
-        names=(HOSTILE, "$\\frac"),
-        replicates=0,
+        options=ReportOptions(names=(HOSTILE, "$\\frac"), replicates=0),
     )
     page = render(contents)
     parsed = Page(page)
@@ -138,4 +140,4 @@ def test_predictions_of_other_samples_are_refused() -> None:
     with pytest.raises(InputError, match=r"report\.html"):
         write_report("slide.png", title="x", after=AFTER, replicates=0)
     with pytest.raises(InputError, match="tolerance"):
-        prepare_report(title="x", after=AFTER, tolerance=2, replicates=0)
+        prepare_report(title="x", after=AFTER, options=ReportOptions(tolerance=2, replicates=0))

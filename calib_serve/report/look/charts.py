@@ -13,7 +13,6 @@ WIDE = 360.0
 
 _HIGH, _LEFT, _FOOT, _HEAD, _PAD = 300.0, 40.0, 34.0, 20.0, 10.0
 _SQUARE = WIDE - _LEFT - _PAD + _FOOT + _HEAD  # the height of a chart whose two axes are as long
-_LONGEST = 44  # characters of a name in a legend
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25)  # between the lines of a grid
 
 
@@ -206,7 +205,7 @@ def _legend(f: _Frame, names: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    return html.escape(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")
+    return html.escape(name if len(name) <= 44 else f"{name[:43]}…")
 
 
 def histogram(
