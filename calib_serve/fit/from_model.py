@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -20,11 +20,11 @@ from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
 from calib_serve.fit.facts import remarked
-from calib_serve.fit.folds import FOLDS, stratified
+from calib_serve.fit.folds import FOLDS, fits_of_folds, stratified
 from calib_serve.fit.from_scores import AUTO, calibrate, fit_samples, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import facts_of_probabilities, measured_on_folds, unmeasured, with_metrics
-from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
+from calib_serve.fit.output.candidates import check_options, fitter_of, options_of
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
@@ -430,9 +430,9 @@ class _Work:
             on += f", {then} by folds of these"
             samples = Samples(z, labels)
             fold = stratified(samples.labels, folds=min(FOLDS, len(labels) // 2), seed=self.seed)
-            fit = partial(fit_by_name, then, seed=self.seed)
             try:
-                for rows, p in samples.held_out(fold, lambda f: fit(z[fold != f], labels[fold != f])):
+                fits = fits_of_folds(samples, fold, fitter_of(then, {}, seed=self.seed))
+                for rows, p in samples.held_out(fold, fits):
                     probs[rows] = p
             except CalibServeError as error:
                 return unmeasured(artifact, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
@@ -116,11 +116,8 @@ class Samples:
 
     def _at(self, index: Any, **more: Any) -> Self:
         groups = None if self.groups is None else _recoded(self.groups[index])
-        found = {"labels": self.labels[index], "groups": groups, "sources": self._sources(index)}
-        return replace(self, **{**found, **more})
-
-    def _sources(self, index: Any) -> NDArray[np.str_] | None:
-        return None if self.sources is None else self.sources[index]
+        sources = None if self.sources is None else self.sources[index]
+        return replace(self, **{"labels": self.labels[index], "groups": groups, "sources": sources, **more})
 
     def probs(self, artifact: Artifact, part: slice, logits: AnyFloats) -> NDArray[np.float64]:
         """Calibrate a run of samples, each as of its source.
@@ -130,7 +127,8 @@ class Samples:
             part: The run, of m samples.
             logits: Their logits (m, K).
         """
-        return artifact.of_segments(logits, self._sources(part))[0]
+        sources = None if self.sources is None else self.sources[part]
+        return artifact.of_segments(logits, sources)[0]
 
     def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
         """Repeat each row once for each class that it may be of, weighted by that share, in one group."""
@@ -230,17 +228,15 @@ class Samples:
         with ThreadPoolExecutor(cores()) as pool:
             return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))
 
-    def held_out(
-        self, fold: Codes, fit: Callable[[int], Artifact]
-    ) -> Iterator[tuple[Codes, NDArray[np.float64]]]:
+    def held_out(self, fold: Codes, fits: Sequence[Artifact]) -> Iterator[tuple[Codes, NDArray[np.float64]]]:
         """Yield rows of each fold, a chunk at a time, and their probabilities under a fit to the others.
 
         Args:
             fold: Fold of each sample, from 0 (n,).
-            fit: From a fold to the fit to all others.
+            fits: Of each fold the fit to all others.
         """
-        for f in range(int(fold.max()) + 1):
-            index, artifact = np.flatnonzero(fold == f), fit(f)
+        for f, artifact in enumerate(fits):
+            index = np.flatnonzero(fold == f)
             held = self.take(index)
             for part, z in held.chunks(np.float64):
                 yield index[part], held.probs(artifact, part, z)

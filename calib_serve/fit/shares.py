@@ -20,8 +20,9 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import Parts, confusion_facts, tops_of
-from calib_serve.fit.folds import FOLDS, folds_of
+from calib_serve.fit.folds import FOLDS, fits_of_folds, folds_of
 from calib_serve.fit.measured import MEASURED
+from calib_serve.fit.output.tables import default_of
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     ClassShares,
@@ -33,8 +34,6 @@ from calib_serve.metrics import (
     corrected,
 )
 from calib_serve.scores import Outputs, Scores
-
-_FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
 
 _LOST = "its class shares were corrected without labelled samples; fit it again, with these as prior"
 
@@ -147,10 +146,11 @@ def referenced(
 
 
 def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
-    """Steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to ``_FLOOR`` stays."""
+    """Steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to 1 % stays."""
     steps = list(artifact.steps)
     mixture = artifact.mixture
-    if mixture is not None and (len(mixture.scales) > 1 or mixture.weights[-1] > _FLOOR):
+    # A small uniform part only keeps probabilities above 0, as that of the structured methods.
+    if mixture is not None and (len(mixture.scales) > 1 or mixture.weights[-1] > 0.01):
         raise InputError(
             "a mixture of temperatures, or with a uniform part above 1 %, has no place for a correction of "
             "class shares behind it; fit with "
@@ -200,8 +200,11 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
 
 def correctable(method: str, classes: int, of: str | None = None) -> bool:
     """Whether class shares can be corrected behind a method; ``of`` is a table's option."""
-    tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
-    return not (tables or (method == "isotonic" and of == "top"))
+    if method.startswith("histogram"):
+        of = of or default_of(classes)
+    elif method != "isotonic":
+        return True
+    return of != "top"
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,7 +365,7 @@ def fitted_for_shares(
     if again is not None:
         try:
             fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
-            found = samples.held_out(fold, lambda f: again(samples.take(fold != f)))
+            found = samples.held_out(fold, fits_of_folds(samples, fold, again))
             held = ((rows, corrected(probs, old, shares)) for rows, probs in found)
             return referenced(made, samples, held, on="held-out folds")
         except CalibServeError:

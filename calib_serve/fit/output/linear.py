@@ -24,7 +24,6 @@ from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, along_path
 
-_RIDGE = 1e-6  # keeps the optimum finite where a class never occurs
 _GAP = 1e-8  # of the penalised NLL
 
 ODIR_STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
@@ -51,7 +50,8 @@ def _fit(samples: Samples, shape: Shape, method: str) -> Artifact:
     # Behind a temperature W begins at I, and one small ridge suits logits of any size.
     scale = 1 / begin["temperature"]
     problem = Problem.of(near, shape, scale=scale)
-    (weight, bias), certificate = _solved(problem, Penalty(_RIDGE, _RIDGE, _RIDGE), gap=1e-9)
+    ridge = 1e-6  # keeps the optimum finite where a class never occurs
+    (weight, bias), certificate = _solved(problem, Penalty(ridge, ridge, ridge), gap=1e-9)
     weight = scale * weight
     if offset is not None:
         bias = bias + (weight @ offset if shape == "full" else weight * offset)
@@ -61,7 +61,7 @@ def _fit(samples: Samples, shape: Shape, method: str) -> Artifact:
         method=method,
         fit={
             "objective": "nll + ridge squared distance from temperature scaling",
-            "ridge": _RIDGE,
+            "ridge": ridge,
             "temperature": begin["temperature"],
             "nll_before": begin["nll_before"],
             **certificate,

@@ -22,8 +22,6 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
 
-_MAX_STEPS = 100
-
 # Logits above which passes are in float32; sums over samples stay in float64. By size alone, so that
 # the same numbers in another float type give the same answer.
 _SINGLE = 1 << 22
@@ -187,8 +185,8 @@ def _search(f: Callable[[float], Slope], at: Slope, *, tolerance: float) -> tupl
 
     Steps are of log s, kept inside a bracket that shrinks.
     """
-    low, high, t = -math.inf, math.inf, math.log(at.s)
-    for steps in range(_MAX_STEPS):
+    low, high, t, most = -math.inf, math.inf, math.log(at.s), 100
+    for steps in range(most):
         if abs(at.first * at.s) <= tolerance * max(1.0, at.nll):
             return at, steps
         low, high = (t, high) if at.first < 0 else (low, t)
@@ -200,7 +198,7 @@ def _search(f: Callable[[float], Slope], at: Slope, *, tolerance: float) -> tupl
         t = t_next
         at = f(math.exp(t))
     raise FitError(
-        f"the temperature did not converge in {_MAX_STEPS} steps: T = {1 / at.s:g}, gradient "
+        f"the temperature did not converge in {most} steps: T = {1 / at.s:g}, gradient "
         f"{at.first * at.s:g}; look for a few samples with extreme logits"
     )
 

@@ -32,10 +32,10 @@ def test_a_fold_is_weighed_without_its_own_samples() -> None:
     average = Averaged.of(samples, folds_of(samples, folds=5, seed=0))
     inside = average.fold == 2
     member = average.members[0]
-    before = average.weights(without=2)
+    before = average.weighed(without=2)[0]
     member.losses[inside] += 10
-    assert average.weights(without=2) == before
-    assert average.weights()[member.name] < before[member.name]
+    assert average.weighed(without=2)[0] == before
+    assert average.weighed()[0][member.name] < before[member.name]
 
 
 @pytest.mark.parametrize("seed", range(3))
