@@ -201,29 +201,24 @@ class Problem:
         weights[-k:] = penalty.bias
         return weights
 
-    def _features(self) -> Iterator[tuple[slice, AnyFloats]]:
-        dtype = self._dtype
-        for part, z in self.samples.chunks(dtype if self.centre is None else np.float64, values=self._chunk):
-            # Of float64 logits, before they are rounded to float32.
-            near = z if self.centre is None else (z - self.centre).astype(dtype, copy=False)
-            x = near if self.scale == 1 else near * dtype(self.scale)
-            if self.offset is not None:
-                x = x - self.offset[part, None].astype(dtype)
-            yield part, x
-
     def _scores(
         self, theta: Vector
     ) -> Iterator[tuple[AnyFloats, AnyFloats, NDArray[np.intp], NDArray[np.float64]]]:
         """Yield features, scores W x + b less their largest, labels and weights, chunk by chunk."""
-        k = self.samples.classes
-        inner = theta[:-k].astype(self._dtype)
-        outer = theta[-k:].astype(self._dtype)
-        for part, x in self._features():
+        k, w, dtype = self.samples.classes, self.samples.weight, self._dtype
+        inner, outer = theta[:-k].astype(dtype), theta[-k:].astype(dtype)
+        read = dtype if self.centre is None else np.float64
+        for part, z in self.samples.chunks(read, values=self._chunk):
+            # Of float64 logits, before they are rounded to float32.
+            x = z if self.centre is None else (z - self.centre).astype(dtype, copy=False)
+            if self.scale != 1:
+                x = x * dtype(self.scale)
+            if self.offset is not None:
+                x = x - self.offset[part, None].astype(dtype)
             s = (inner.reshape(k, k) @ x.T).T if self.shape == "full" else x * inner
             s += x
             s += outer
             s -= s.max(axis=1, keepdims=True)
-            w = self.samples.weight
             yield x, s, self.samples.labels[part], np.ones(len(x)) if w is None else w[part]
 
     @property

@@ -22,13 +22,11 @@ from calib_serve.artifact import Artifact, InputShift, LogitMap
 from calib_serve.core.arrays import AnyFloats, some_of
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.lbfgs import minimise
+from calib_serve.fit.lbfgs import Vector, minimise
 from calib_serve.fit.losses import focal
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
-
-Vector = NDArray[np.float64]
 
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
 

@@ -28,10 +28,9 @@ from calib_serve.fit.clamping.objective import (
     unit_of_delta,
 )
 from calib_serve.fit.facts import reference_bins
+from calib_serve.fit.lbfgs import Vector
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

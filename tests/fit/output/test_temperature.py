@@ -106,15 +106,14 @@ def test_without_a_finite_optimum_the_error_says_why():
         fit_temperature(Samples.of(np.full((100, 4), 2.0), labels))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sample_weight": [-1.0, 1.0]},
-        {"sample_weight": [0.0, 0.0]},
-        {"sample_weight": [np.nan, 1.0]},
-        {"class_weight": "equal"},
-    ],
-)
-def test_weights_that_cannot_be_right_are_refused(options):
-    with pytest.raises(InputError):
-        Samples.of(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), **options)
+@pytest.mark.parametrize("wrong", [[-1.0, 1], [0.0, 0], [np.nan, 1], [np.inf, 1], [1.0, 2, 3], "equal"])
+def test_class_weights_that_cannot_be_right_are_refused(wrong):
+    with pytest.raises(InputError, match="weight"):
+        Samples.of(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), class_weight=wrong)
+
+
+def test_weights_whose_sum_is_infinite_weigh_as_smaller_ones_do():
+    logits, labels = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0]]), np.array([0, 1, 1])
+    with np.errstate(over="ignore"):
+        found = Samples.of(logits, labels, sample_weight=[1e308, 1e308, 5e307]).weights
+    np.testing.assert_allclose(found, [1.2, 1.2, 0.6])
