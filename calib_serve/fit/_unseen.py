@@ -61,7 +61,7 @@ class Absent:
     def back(self, artifact: Artifact, samples: Samples) -> Artifact:
         """Extend an artifact of the seen classes alone to all classes; ``samples`` have all columns."""
         try:
-            t = float(temperature(samples)["temperature"])
+            t = temperature(samples).temperature
         except FitError:
             t = float("inf")
         outside = np.setdiff1d(np.arange(self.classes), self.seen)

@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,9 +88,9 @@ class Averaged:
         little, and a temperature of few samples, all of which are right, would spoil the mean over folds.
         """
         with one_thread(samples.size):
-            near, offset, found = with_offset(samples, base, attrgetter("t"))
+            near, offset, found = with_offset(samples, base)
             # Of two log-odds, log-probabilities without a temperature: beta calibration is among their maps.
-            t = 1.0 if samples.classes == 2 and offset is None else found.t
+            t = 1.0 if samples.classes == 2 and offset is None else found.temperature
             folds = Folds.of(near, fold, t, found)
             members = scalars(folds, found.losses(near), offset)
             # Where a tenth of the classes or more have no label, no class gets a map of its own.
@@ -137,7 +136,7 @@ class Averaged:
             },
             "beyond_temperature": {**vars(evidence), "share": evidence.share, "says": str(evidence)},
             "folds": folds,
-            "temperature": self.base.t,
+            "temperature": self.base.temperature,
             **({} if self.offset is None else {"offset": self.offset}),
             "uniform": self.base.uniform,
         }
@@ -213,7 +212,7 @@ class Folds:
         )
         for part, z in samples.chunks(np.float64):
             x[part] = log_softmax(z / t)
-        whole, ratio = replace(samples, logits=x, rows=None), t / base.t
+        whole, ratio = replace(samples, logits=x, rows=None), t / base.temperature
         index = [np.flatnonzero(fold == f) for f in range(int(fold.max()) + 1)]
         rests = [np.flatnonzero(fold != f) for f in range(len(index))]
         trust = base.trust(samples)
@@ -249,7 +248,7 @@ def scalars(folds: Folds, held: Floats, offset: Floats | None) -> list[Member]:
     as_given = zero if offset is None else -offset
     found = [
         Member("temperature", ((np.full(k, folds.ratio), zero),) * count, held),
-        _member("none", folds, [(np.full(k, folds.ratio * folds.base.t), as_given)] * count),
+        _member("none", folds, [(np.full(k, folds.ratio * folds.base.temperature), as_given)] * count),
     ]
     if k == 2:
         with suppress(CalibServeError):  # a weight below 0: the other members say as much

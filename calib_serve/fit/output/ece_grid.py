@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.core.arrays import Floats
+from calib_serve.core.arrays import Floats, as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
@@ -185,7 +185,8 @@ def _grid(grid: str | ArrayLike) -> Floats:
         if grid not in GRIDS:
             raise InputError(f"grid must be temperatures or one of {', '.join(GRIDS)}, got {grid!r}")
         return GRIDS[grid]
-    values = np.unique(np.asarray(grid, np.float64))
-    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or values[0] <= 0:
+    given = as_floats(grid, "grid")
+    values = np.unique(given)
+    if given.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or values[0] <= 0:
         raise InputError("a grid holds two or more different temperatures, all finite and above 0")
     return values
