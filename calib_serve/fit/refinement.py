@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.arrays import some_of
 from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.options.base import check_between
 from calib_serve.fit.folds import FOLDS, fits_of_folds, folds_of
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.candidates import fitter_of
@@ -82,7 +83,11 @@ def recalibrated_losses(
         labels: Class ids (n,), or names.
         outputs: Kind of the scores; see ``Scores.of``.
         level: Coverage of the intervals, a fraction.
+
+    Raises:
+        InputError: For scores, labels and a level that cannot be right.
     """
+    check_between("level", level)
     given = Scores.of(scores, labels, outputs=outputs)
     if given.is_multilabel:
         raise InputError(
