@@ -30,7 +30,6 @@ from calib_serve.metrics import (
     ShareEstimate,
     as_shares,
     bbse,
-    checked_probs,
     corrected,
 )
 from calib_serve.scores import Outputs, Scores
@@ -41,7 +40,7 @@ _LOST = "its class shares were corrected without labelled samples; fit it again,
 def class_shares_of(artifact: Artifact) -> Floats:
     """The class shares (K,) that the artifact's probabilities hold for: of its fit, or corrected to.
 
-    InputError where the artifact does not say.
+    InputError where the artifact does not say, or a class had no sample.
     """
     if artifact.is_multilabel:
         raise InputError(
@@ -55,7 +54,14 @@ def class_shares_of(artifact: Artifact) -> Floats:
             "the artifact does not say under which class shares it was fitted: it has more than 1,000 "
             "classes, or was not made by a fit; fit it again"
         )
-    return np.asarray(known, np.float64)
+    shares = np.asarray(known, np.float64)
+    if not (shares > 0).all():
+        missing = np.flatnonzero(shares <= 0)[:10].tolist()
+        raise InputError(
+            f"no calibration sample is of classes {missing}: their shares cannot be told, nor corrected; "
+            "calibrate on samples of every class"
+        )
+    return shares
 
 
 def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
@@ -74,12 +80,6 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
         raise InputError(
             "its prediction sets, abstention and actions were found under the old class shares and would not "
             "keep their promise; correct the artifact without them, and find them anew on samples of new ones"
-        )
-    if not (old > 0).all():
-        missing = np.flatnonzero(old <= 0)[:10].tolist()
-        raise InputError(
-            f"no calibration sample is of classes {missing}: there is nothing to correct them from; "
-            "calibrate on samples of every class"
         )
     shares = as_shares(new, artifact.classes)
     steps = _corrected(artifact, shares / old)
@@ -295,16 +295,8 @@ def estimate_prior(
         )
     else:
         probs = artifact.probs(scores, outputs=outputs)
-    probs = checked_probs(probs)
     if probs.shape[1] != artifact.classes:
         raise InputError(f"the artifact is of {artifact.classes} classes, the scores of {probs.shape[1]}")
-    if not (old > 0).all():
-        missing = np.flatnonzero(old <= 0)[:10].tolist()
-        raise InputError(
-            f"the calibration set had no sample of classes {missing}, whose shares cannot be told"
-        )
-    if not len(probs):
-        raise InputError("there are no samples to estimate class shares of")
     # BBSE (Lipton 2018) counts predictions alone; EM (Saerens 2002) needs every class to be calibrated.
     counted, unknown = None, ""
     try:
