@@ -162,7 +162,10 @@ def refit(
         )
     expected: Outputs = current.model.outputs or "logits"
     found = Scores.of(scores, labels, expected=expected, name="the samples", **options.of_scores)
-    samples = _checked(current, found)
+    samples = Samples.of(current.accepted(found))
+    if samples.units < LEAST:
+        raise FitError(f"{samples.size_said} with labels; at least {LEAST} are needed to fit and to judge")
+    samples = replace(samples, outputs=current.model.outputs or samples.outputs)
 
     def fit(part: Samples) -> Artifact:
         return _fitted(current, part, options, progress)
@@ -199,14 +202,6 @@ def refit(
         lost=tuple(name for name, rule in decisions if rule is not None),
         shift=_shift(current, current.of_logits(samples.logits)),
     )
-
-
-def _checked(current: Artifact, given: Scores) -> Samples:
-    """Check the samples, and that their scores are of the kind that the current artifact was fitted on."""
-    samples = Samples.of(current.accepted(given))
-    if samples.units < LEAST:
-        raise FitError(f"{samples.size_said} with labels; at least {LEAST} are needed to fit and to judge")
-    return replace(samples, outputs=current.model.outputs or samples.outputs)
 
 
 def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 from threadpoolctl import threadpool_info, threadpool_limits
+from too_sure import draw
 
 from calib_serve import Artifact, calibrate
 from calib_serve.core.errors import FitError, InputError
@@ -23,12 +24,6 @@ from calib_serve.scores import softmax
 
 METHODS = pytest.mark.parametrize("method", CANDIDATES)
 LINEAR = ("vector", "matrix", "ms-odir", "dirichlet-odir", "structured-vector", "structured-matrix")
-
-
-def draw(n: int = 600, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    z = 2 * rng.standard_normal((n, k))
-    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
 
 
 @METHODS

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
+from too_sure import draw
 
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.temperature import TopLogits, fit_temperature
@@ -29,13 +30,6 @@ SETS = {  # published or independently measured: T, and test ECE after, in perce
 
 def fitted(logits, labels, **weighing):
     return fit_temperature(Samples.of(logits, labels, **weighing))
-
-
-def draw(n: int, k: int, t: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits that are T times too large for the labels drawn from them."""
-    rng = np.random.default_rng(seed)
-    z = 2 * rng.standard_normal((n, k))
-    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
 
 
 @pytest.mark.parametrize("name", SETS)
