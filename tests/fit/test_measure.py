@@ -11,8 +11,16 @@ from too_sure import draw
 
 from calib_serve.artifact import Artifact, FitRecord, LogitMap, PriorCorrection
 from calib_serve.core.bins import Bins
+from calib_serve.core.errors import FitError
 from calib_serve.fit.folds import fits_of_folds, folds_of
-from calib_serve.fit.measure import HeldOut, cross_validated, facts_of_probabilities, over_folds, verdict
+from calib_serve.fit.measure import (
+    HeldOut,
+    cross_validated,
+    facts_of_probabilities,
+    over_folds,
+    verdict,
+    with_metrics,
+)
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import evaluate_probs
@@ -82,6 +90,39 @@ def test_too_few_samples_are_not_measured_and_that_is_said(n: int, groups: np.nd
     assert not artifact.after
 
 
+def test_a_measured_artifact_says_on_what_and_what_moved() -> None:
+    samples = Samples.of(*draw(200))
+    fitted = fit_temperature(samples)
+    found = cross_validated(fitted, samples, fit_temperature)
+    assert found.data["measured_on"] == "5 folds of the calibration set"
+    assert found.data["measured_samples"] == 200
+    assert found.data["confusion"]["on"] == "held-out folds"
+    said = verdict(found)
+    assert (said.level, said.headline) == (found.data["verdict"], found.data["verdict_says"])
+    assert said.changed == tuple(found.data["moved_says"]) != ()
+    assert verdict(replace(found, steps=())).changed == ()
+    of_some = cross_validated(replace(fitted, data={"samples": 1000}), samples, fit_temperature)
+    assert of_some.data["measured_on"] == "5 folds of 200 samples of the calibration set"
+
+    def fails(part: Samples) -> Artifact:
+        raise FitError(f"{len(part)} samples are not enough")
+
+    assert (
+        cross_validated(fitted, samples, fails).data["measured_on"] == "nothing: 160 samples are not enough"
+    )
+
+
+def test_on_samples_of_their_own_all_metrics_are_an_evaluations() -> None:
+    artifact, (z, y) = fit_temperature(Samples.of(*draw(300))), draw(200, seed=1)
+    probs, groups = artifact.of_logits(z), np.arange(200) // 2
+    found = with_metrics(artifact, z, probs, y, on="others", seed=3, groups=groups)
+    wanted = evaluate_probs(probs, y, groups=groups, replicates=200, seed=3).estimates()
+    assert found.after == {name: estimate.as_dict() for name, estimate in wanted.items()}
+    assert float(found.metrics_before["nll"]) == pytest.approx(evaluate_probs(softmax(z), y).nll)
+    assert (found.data["measured_on"], found.data["measured_samples"]) == ("others", 200)
+    assert found.data["moved"]["share"] == 0
+
+
 ONE = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3, data={"measured_on": "test"})
 
 
@@ -119,6 +160,8 @@ def test_an_error_beyond_chance_that_did_not_fall_or_is_of_other_data_is_said(
     assert said in headline
     assert bool(said) == ("Of the error" in headline)
     assert "Of the error" not in verdict(replace(artifact, steps=())).headline
+    of_folds = verdict(replace(artifact, data={"measured_on": "5 folds of the calibration set"}))
+    assert "far more than" not in of_folds.headline
 
 
 @pytest.mark.parametrize(
