@@ -49,6 +49,7 @@ def test_on_real_logits_the_nll_is_the_exact_optimum_to_1e_8(data_dir: Path, nam
     assert artifact.fit["nll_before"] == pytest.approx(
         nll(softmax(logits.astype(np.float64)), labels), rel=1e-9
     )
+    assert artifact.fit["objective"] == "nll"
     assert artifact.fit["iterations"] <= 4  # each a pass over all samples, which is the time of a fit
     if test_ece is not None:
         probs = artifact.probs(data["test_logits"])
