@@ -23,9 +23,9 @@ from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.folds import folds_of
+from calib_serve.fit.folds import fits_of_folds, folds_of
 from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
+from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fitter_of
 from calib_serve.fit.output.offset import moved, offset_of
 from calib_serve.fit.output.tables import table_of, temperature_row
 from calib_serve.fit.output.temperature import temperature
@@ -61,7 +61,7 @@ class Absent:
     def back(self, artifact: Artifact, samples: Samples) -> Artifact:
         """Extend an artifact of the seen classes alone to all classes; ``samples`` have all columns."""
         try:
-            t = float(temperature(samples)["temperature"])
+            t = temperature(samples).temperature
         except FitError:
             t = float("inf")
         outside = np.setdiff1d(np.arange(self.classes), self.seen)
@@ -199,7 +199,7 @@ def _held_out(floor: Floor, samples: Samples, fold: NDArray[np.intp], by: str) -
     """The NLL of held-out samples under a floor; infinite where nothing can be fitted."""
     floored, losses = floor.floored(samples), np.empty(len(samples))
     try:
-        for rows, p in floored.held_out(fold, lambda f: fit_by_name(by, floored.take(fold != f))):
+        for rows, p in floored.held_out(fold, fits_of_folds(floored, fold, fitter_of(by, {}))):
             losses[rows] = -log_probs(p[np.arange(len(p)), floored.labels[rows]])
     except CalibServeError:
         return float("inf")

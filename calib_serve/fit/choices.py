@@ -23,7 +23,6 @@ from calib_serve.core.options.evaluate import PromiseOptions
 from calib_serve.metrics import mean_at_most, one_of_each, promised_threshold
 from calib_serve.scores import few, read_yaml
 
-_LIMIT = 1 << 20  # bytes of a file of costs
 _PERMILLE = (999, 995, 990, 980, 950, 900, 850, 800, 700, 600, 500, 400, 300, 200, 100, 50, 20, 10)
 """Shares that are tried where the one that was asked for cannot be promised."""
 
@@ -82,7 +81,7 @@ def read_costs(given: Any, classes: Sequence[str]) -> tuple[tuple[str, ...], NDA
     """
     if isinstance(given, (str, Path)):
         try:
-            given = read_yaml(read_whole(Path(given), limit=_LIMIT))
+            given = read_yaml(read_whole(Path(given), limit=1 << 20))
         except (OSError, ValueError) as error:
             raise InputError(f"the costs {given} cannot be read: {error}") from error
     if len(set(classes)) < len(classes):

@@ -103,17 +103,18 @@ def compare_methods(
         if progress:
             progress(name, i, len(names))
         began = time.perf_counter()
+        called = name
         try:
-            auto = name == "auto"
-            artifact = (
-                select(samples, seed=asked.seed) if auto else fit_by_name(name, samples, seed=asked.seed)
-            )
+            if name == "auto":
+                artifact = select(samples, seed=asked.seed)
+                called = f"auto: {artifact.method}"
+            else:
+                artifact = fit_by_name(name, samples, seed=asked.seed)
         # A method without an optimum should not cost the others.
         except CalibServeError as error:
             rows.append(Compared(name, error=str(error)))
             continue
         seconds = time.perf_counter() - began
-        called = f"auto: {artifact.method}" if name == "auto" else name
         found, moved = _measured(artifact, tested, asked)
         rows.append(Compared(called, seconds, found, moved=moved))
     return tuple(rows)

@@ -27,14 +27,14 @@ from calib_serve.artifact import (
     SetFacts,
     SetScore,
 )
-from calib_serve.core.arrays import Floats
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
 from calib_serve.fit.choices import choice_by
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.samples import Samples, has_names
-from calib_serve.metrics import abstention, checked, checked_probs, conformal_rank, group_codes, one_of_each
+from calib_serve.metrics import abstention, conformal_rank, group_codes, one_of_each
 from calib_serve.scores import LABELS, Scores, few
 
 if TYPE_CHECKING:
@@ -54,34 +54,33 @@ _SEEN = (
 
 
 def fit_sets(
-    probs: ArrayLike,
-    labels: ArrayLike,
+    probs: Floats,
+    labels: Codes,
     *,
     coverage: float = 0.9,
     score: SetScore = "lac",
     per_class: bool = False,
     options: Mapping[str, Any] | None = None,
-    groups: ArrayLike | None = None,
+    groups: Codes | None = None,
     seed: int = 0,
 ) -> PredictionSets:
     """Fit sets that hold the true class of new samples as often as promised, to calibrated probabilities.
 
-    ``probs`` (n, K) were not fitted to these samples, ``labels`` (n,). ``per_class``: each class has a
+    ``probs`` (n, K) were not fitted to these samples, ``labels`` (n,); as ``groups`` (n,), codes from 0, they
+    are checked where scores are read. ``per_class``: each class has a
     threshold, so that the promise holds for the samples of every class (Vovk 2012); ``always_in`` tells those
     of too few. ``options``: penalty and free ranks of "raps"; where they are None they are chosen on a fifth,
-    drawn by ``seed``, and the threshold is of the others. ``groups`` (n,): the promise is for one sample of a
-    new group, and each group weighs the same (Lee, Barber and Willett 2023, section 3).
+    drawn by ``seed``, and the threshold is of the others. With groups the promise is for one sample of a new
+    group, and each group weighs the same (Lee, Barber and Willett 2023, section 3).
 
     Raises:
-        InputError: For arrays and options that cannot be right.
-        ShapeError: For arrays of other shapes.
+        InputError: For options that cannot be right, and too few samples to choose those of "raps".
 
     >>> probs = np.stack([np.arange(1, 10) / 20, 1 - np.arange(1, 10) / 20], axis=1)
     >>> round(float(fit_sets(probs, np.zeros(9, int), coverage=0.8).threshold), 3)  # the 8th of .55, ..., .95
     0.9
     """
-    p, y = checked(probs, labels)
-    codes = group_codes(groups, len(y))
+    p, y, codes = probs, labels, groups
     if score != "lac" and p.shape[1] == 2:
         raise InputError(
             f"{score} of two classes cannot tell samples apart: the less likely class adds up to 1 in each; "
@@ -116,7 +115,7 @@ def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
     return tuple(np.flatnonzero(thresholds >= _full(sets, classes)).tolist())
 
 
-def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0) -> NDArray[np.bool_]:
+def kept_for_options(n: int, *, groups: Codes | None = None, seed: int = 0) -> NDArray[np.bool_]:
     """Draw which samples RAPS chooses its options on (n,): a fifth.
 
     >>> int(kept_for_options(100).sum())
@@ -192,12 +191,12 @@ def _raps_options(
 
 
 def fit_abstain(
-    probs: ArrayLike,
-    labels: ArrayLike,
+    probs: Floats,
+    labels: Codes,
     *,
     risk: float,
     level: float = 0.95,
-    groups: ArrayLike | None = None,
+    groups: Codes | None = None,
     seed: int = 0,
 ) -> Abstain:
     """Fit the lowest threshold that keeps the risk of an answer; see ``calib_serve.metrics.abstention``.
@@ -215,18 +214,16 @@ def fit_abstain(
     """
     found = abstention(probs, labels, risk=risk, level=level, groups=groups, seed=seed)
     if math.isinf(found.threshold):
-        p, y = checked(probs, labels)
-        codes = group_codes(groups, len(y))
-        rows = slice(None) if codes is None else one_of_each(codes, seed=seed)
-        raise FitError(_unreachable(p[rows], y[rows], risk, level))
+        rows = slice(None) if groups is None else one_of_each(groups, seed=seed)
+        raise FitError(_unreachable(probs[rows], labels[rows], risk, level))
     return Abstain(found.threshold, risk=float(risk), level=float(level))
 
 
-def fit_refusal(probs: ArrayLike, *, known_refused: float, groups: ArrayLike | None = None) -> Abstain:
+def fit_refusal(probs: Floats, *, known_refused: float, groups: Codes | None = None) -> Abstain:
     """Fit the threshold below which few samples of the known classes lie: split conformal, as ``fit_sets``.
 
     Raises:
-        InputError: For arrays and options that cannot be right.
+        InputError: For a share that cannot be right.
         FitError: Where there are too few samples to refuse any.
 
     >>> probs = np.stack([np.arange(11, 20) / 20, 1 - np.arange(11, 20) / 20], axis=1)
@@ -235,17 +232,16 @@ def fit_refusal(probs: ArrayLike, *, known_refused: float, groups: ArrayLike | N
     """
     if not 0 < known_refused < 1:
         raise InputError(f"known_refused must lie between 0 and 1, got {known_refused}; 0.05 means 5 %")
-    rule, p = Abstain(0.0, known_refused=known_refused), checked_probs(probs)
-    codes = group_codes(groups, len(p))
-    units = len(p) if codes is None else int(codes.max()) + 1
+    rule = Abstain(0.0, known_refused=known_refused)
+    units = len(probs) if groups is None else int(groups.max()) + 1
     least, answered = math.ceil(1 / Fraction(repr(float(known_refused)))) - 1, rule.answered or 0.0
     if units < least:
-        what = "samples" if codes is None else "groups"
+        what = "samples" if groups is None else "groups"
         raise FitError(
             f"of {units} {what} none may be refused to refuse at most {known_refused:.4g} of new ones: give "
             f"{least} or more, or let more be refused"
         )
-    unsure = _threshold(1 - p.max(axis=1).astype(np.float64), answered, 1.0, codes)
+    unsure = _threshold(1 - probs.max(axis=1).astype(np.float64), answered, 1.0, groups)
     return replace(rule, threshold=max(1 - unsure, 0.0))
 
 
@@ -373,7 +369,7 @@ def _with_decisions(
             coverage=asked.coverage,
             score=asked.score,
             per_class=asked.per_class,
-            groups=groups,
+            groups=codes,
             seed=asked.seed,
         )
         used = len(y)
@@ -388,9 +384,9 @@ def _with_decisions(
         )
         facts = replace(facts, sets=of_sets)
     if asked.risk is not None:
-        abstain = fit_abstain(probs, y, risk=asked.risk, level=asked.level, groups=groups, seed=asked.seed)
+        abstain = fit_abstain(probs, y, risk=asked.risk, level=asked.level, groups=codes, seed=asked.seed)
     if asked.known_refused is not None:
-        abstain = fit_refusal(probs, known_refused=asked.known_refused, groups=groups)
+        abstain = fit_refusal(probs, known_refused=asked.known_refused, groups=codes)
     if abstain is not None and abstain is not artifact.abstain:
         facts = replace(facts, abstain=AbstainFacts(**data, answered=float((~abstain(probs)).mean())))
     choice = artifact.choice

@@ -12,11 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Union
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Examples, FitRecord, LogitMap, ModelFacts, Step
 from calib_serve.core.bins import Bins
-from calib_serve.core.errors import FitError, ShapeError
+from calib_serve.core.errors import FitError
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Confusion, confidence_of_labels, mean_error
 from calib_serve.scores import ONE_COLUMN, Outputs
@@ -66,20 +66,6 @@ def data_fingerprint(*arrays: NDArray[Any]) -> str:
 
 def _sha256(array: NDArray[Any]) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(array).data).digest()
-
-
-def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins: int = 15) -> Bins:
-    """Bin calibrated probabilities (n, K) against class ids (n,), as a reference for monitoring.
-
-    Of labels (n, L): every label's decision is a prediction, of confidence max(p, 1 - p).
-    """
-    y = np.asarray(labels)
-    if probs.ndim == 2 and y.shape == probs.shape:
-        confidence, right = confidence_of_labels(probs, y)
-        return Bins.tally(confidence.ravel(), right.ravel(), bins=bins)
-    if probs.ndim != 2 or y.shape != probs.shape[:1]:
-        raise ShapeError(f"probs (n, K) and labels (n,) do not fit: {probs.shape} and {y.shape}")
-    return Bins.tally(np.clip(probs.max(axis=1), 0, 1), probs.argmax(axis=1) == y, bins=bins)
 
 
 def tops_of(n: int, parts: Parts) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
@@ -142,7 +128,9 @@ def complete(
     parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())
     if reference is None and artifact.is_multilabel:
         for part, probs in parts:
-            bins += reference_bins(probs, samples.labels[part])
+            # Every label's decision is a prediction, of confidence max(p, 1 - p).
+            confidence, right = confidence_of_labels(probs, samples.labels[part])
+            bins += Bins.tally(confidence.ravel(), right.ravel())
             predicted += (probs > 0.5).sum(axis=0)
     elif reference is None:
         top, confidence = tops_of(len(samples), parts)

@@ -6,19 +6,19 @@ weighs as much, are in the same fold, and so are all the other rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import Codes, content_of
 from calib_serve.core.errors import InputError
 from calib_serve.fit.samples import Samples
 
 FOLDS = 5
 """Folds by default; a caller makes fewer where samples are few."""
-BEATEN = 4.0
-"""Standard errors by which a candidate is worse on the first fold, so that it is not fitted to the others."""
 
 
 def content(samples: Samples) -> NDArray[np.float64]:
@@ -41,6 +41,21 @@ def folds_of(samples: Samples, *, folds: int, seed: int) -> Codes:
     if len(samples) > 1_000_000:  # rows are not compared: as many hide what is repeated
         return stratified(classes, folds=folds, seed=seed)
     return stratified(classes, folds=folds, seed=seed, same=content(samples))
+
+
+def fits_of_folds(
+    samples: Samples,
+    fold: Codes,
+    fit: Callable[[Samples], Artifact],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Artifact]:
+    """The fit to all samples but those of a fold, for each ``fold`` (n,)."""
+    fits = []
+    for f in range(folds := int(fold.max()) + 1):
+        if progress:
+            progress(f, folds)
+        fits.append(fit(samples.take(fold != f)))
+    return fits
 
 
 def stratified(

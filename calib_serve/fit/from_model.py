@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -20,11 +20,11 @@ from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
 from calib_serve.fit.facts import remarked
-from calib_serve.fit.folds import FOLDS, stratified
-from calib_serve.fit.from_scores import AUTO, calibrate, fit_samples, method_options
+from calib_serve.fit.folds import FOLDS, fits_of_folds, stratified
+from calib_serve.fit.from_scores import AUTO, fit_samples, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import facts_of_probabilities, measured_on_folds, unmeasured, with_metrics
-from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
+from calib_serve.fit.output.candidates import check_options, fitter_of, options_of
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
@@ -39,7 +39,7 @@ from calib_serve.models import (
     load_model,
     weights_remarks,
 )
-from calib_serve.scores import LABELS, softmax
+from calib_serve.scores import LABELS, Outputs, softmax
 
 if TYPE_CHECKING:
     from torch import nn
@@ -142,9 +142,7 @@ def calibrate_model(
     if asked.keep_rows:
         artifact = keeping_rows(artifact, work.classifier, data.inputs)
     artifact = remarked(artifact, after=[*weights_remarks(model, asked.weights), *data.remarks])
-    if held is None or artifact.is_multilabel:  # labels were measured as they were fitted
-        return artifact
-    return work.measured(artifact, held)
+    return artifact if held is None else work.measured(artifact, held)
 
 
 @cache
@@ -222,10 +220,14 @@ class _Work:
     seed: int
     progress: Progress | None
 
+    @property
+    def multilabel(self) -> bool:
+        """Whether any number of the model's labels may be true."""
+        return self.classifier.outputs in LABELS
+
     def check(self, data: Dataset) -> None:
         """Raise InputError unless ``data`` fits the model."""
-        multilabel = self.classifier.outputs in LABELS
-        data.check(self.classifier.input_shape, self.classifier.classes, multilabel=multilabel)
+        data.check(self.classifier.input_shape, self.classifier.classes, multilabel=self.multilabel)
 
     def checked(self, data: Data) -> Dataset:
         """``data`` as a data set, refused where it does not fit the model."""
@@ -244,16 +246,16 @@ class _Work:
         shares = None if asked.prior is None else self._shares(asked.prior, method)
         if asked.train is not None and method != "masked-head":
             raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
-        # Of labels any number may be true: no shift, head or class share is fitted to them.
-        if self.classifier.outputs in LABELS:
-            return self._labels(method, options, held, cross_validate=asked.cross_validate)
         said: list[str] = []
         if method in MODEL_OPTIONS:
+            # Of labels any number may be true: no shift, head or class share is fitted to them.
+            if self.multilabel:
+                raise InputError(f"{method} is of one class a sample; labels have output methods, as platt")
             check_options(method, options, MODEL_OPTIONS[method])
             # A perturbation or a head could be fitted even to sets that output methods refuse.
             said = sample_remarks(self._samples())
         else:
-            known = AUTO if method == "auto" else options_of(method)
+            known = AUTO if method == "auto" else options_of(method, self.multilabel)
             check_options(method, options, (*known, *_WEIGHTS))
         measure = asked.cross_validate and held is None
         if method == "masked-head":
@@ -294,39 +296,16 @@ class _Work:
 
     def _samples(self, **weights: Any) -> Samples:
         """The model's logits as samples, with the kind of scores that the model returns."""
-        found = Samples.of(self._logits(), self.given.labels, outputs="logits", **weights)
+        kind: Outputs = "label_logits" if self.multilabel else "logits"
+        found = Samples.of(self._logits(), self.given.labels, outputs=kind, **weights)
         return replace(found, outputs=self.classifier.outputs)
 
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
         return self.classifier.features(data.inputs, progress=stage(self.progress, what))
 
-    def _labels(
-        self, method: str, options: Mapping[str, Any], held: Dataset | None, *, cross_validate: bool
-    ) -> Artifact:
-        """Fit an output method of labels to the model's log-odds."""
-        if method in MODEL_OPTIONS:
-            raise InputError(f"{method} is of one class a sample; labels have output methods, such as platt")
-        test = None
-        if held is not None:
-            logits = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
-            test = logits, held.labels
-        artifact = calibrate(
-            self._logits(),
-            self.given.labels,
-            method,
-            outputs="label_logits",
-            test=test,
-            class_names=self.given.class_names,
-            cross_validate=cross_validate,
-            seed=self.seed,
-            progress=self.progress,
-            **options,
-        )
-        return replace(artifact, model=self.classifier.facts())
-
     def _shares(self, prior: ClassShares, method: str) -> NDArray[np.float64]:
         """The class shares to correct to, checked before anything is fitted."""
-        if self.classifier.outputs in LABELS:
+        if self.multilabel:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
         if method == "masked-head":
             raise InputError(
@@ -430,9 +409,9 @@ class _Work:
             on += f", {then} by folds of these"
             samples = Samples(z, labels)
             fold = stratified(samples.labels, folds=min(FOLDS, len(labels) // 2), seed=self.seed)
-            fit = partial(fit_by_name, then, seed=self.seed)
             try:
-                for rows, p in samples.held_out(fold, lambda f: fit(z[fold != f], labels[fold != f])):
+                fits = fits_of_folds(samples, fold, fitter_of(then, {}, seed=self.seed))
+                for rows, p in samples.held_out(fold, fits):
                     probs[rows] = p
             except CalibServeError as error:
                 return unmeasured(artifact, error)

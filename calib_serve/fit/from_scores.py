@@ -20,7 +20,15 @@ from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
-from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, fitter_of, own_options
+from calib_serve.fit.output.candidates import (
+    TWO_CLASSES,
+    check_options,
+    check_values,
+    fit_by_name,
+    fitter_of,
+    own_options,
+    parameters_of,
+)
 from calib_serve.fit.output.offset import UNLABELLED, fit_unlabelled
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
@@ -199,13 +207,14 @@ def fit_samples(
         InputError: For options that cannot be right.
         FitError: Where the method has no optimum.
     """
-    multilabel, keeping = samples.is_multilabel, bool(options.get("keep_predictions"))
+    multilabel, keeping = samples.is_multilabel, options.get("keep_predictions", False)
     shares = None if prior is None else _shares(prior, samples, class_names, keeping=keeping, by=by)
     # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
     unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
     chosen = selection = None
     if method == "auto":
         check_options("auto", options, _OF_LABELS if multilabel else AUTO)
+        check_values("auto", options, parameters_of(select))
         # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
         names = () if unseen.changes else class_names
         of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}
@@ -278,16 +287,17 @@ def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -
     given = options.get("candidates")
     if for_shares and given:
         check_correctable(given, samples.classes)
-    folds = options.get("folds") or min(FOLDS, samples.units // 2)
+    folds = options.get("folds", min(FOLDS, samples.units // 2))
     # Fewer than four samples, or groups of them: folds would hold one each.
     if folds < 2:
+        few = f"{samples.units} samples, or groups of them, are too few for folds to choose by"
+        few = f"{folds} folds are too few to choose by" if "folds" in options else few
         try:
-            return fit_by_name("temperature", samples, seed=options["seed"])
+            fitted = fit_by_name("temperature", samples)
         except FitError as error:
-            none = fit_by_name("none", samples, seed=options["seed"])
-            few = f"{samples.units} samples, or groups of them, are too few for folds to choose by"
+            none = fit_by_name("none", samples)
             return remarked(none, after=[f"nothing is fitted; {few}; temperature: {error}"])
-    keeping = bool(options.get("keep_predictions"))
-    if not samples.is_multilabel:
-        given = given or default_candidates(for_shares=for_shares, keeping=keeping)
+        return remarked(fitted, after=[f"a temperature is fitted; {few}"])
+    if for_shares and not given:
+        given = default_candidates(for_shares=True)
     return select(samples, **{**options, "candidates": given, "folds": folds})

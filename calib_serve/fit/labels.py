@@ -22,7 +22,7 @@ from calib_serve.fit.facts import complete, fit_none
 from calib_serve.fit.lbfgs import minimise
 from calib_serve.fit.output.binary import platt, platt_targets
 from calib_serve.fit.output.tables import isotonic_row, table_of, temperature_row
-from calib_serve.fit.output.temperature import temperature
+from calib_serve.fit.output.temperature import Optimum, temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import sigmoid
 
@@ -37,8 +37,8 @@ def _label(samples: Samples, k: int) -> tuple[Floats, NDArray[np.intp], Floats]:
     return np.asarray(samples.logits[rows, k], np.float64), samples.labels[:, k], samples.weights
 
 
-def _temperature(samples: Samples) -> dict[str, Any]:
-    """T of least NLL where every label of every sample is a sample of two classes, with its certificate."""
+def _temperature(samples: Samples) -> Optimum:
+    """The T of least NLL where every label of every sample is a sample of two classes."""
     z: NDArray[Any] = samples.read(slice(0, len(samples))).reshape(-1, 1)
     weight = None if samples.weight is None else np.repeat(samples.weight, samples.classes)
     pooled = Samples(np.concatenate([np.zeros_like(z), z], axis=1), samples.labels.reshape(-1), weight)
@@ -48,8 +48,8 @@ def _temperature(samples: Samples) -> dict[str, Any]:
 def fit_label_temperature(samples: Samples) -> Artifact:
     """Fit one number for all labels by the mean NLL of a label; FitError where none is best."""
     found, objective = _temperature(samples), "mean nll of a label"
-    steps = [LogitMap.temperature(found["temperature"])]
-    return complete(steps, samples, method="temperature", fit={"objective": objective, **found})
+    steps = [LogitMap.temperature(found.temperature)]
+    return complete(steps, samples, method="temperature", fit={"objective": objective, **found._asdict()})
 
 
 def fit_label_platt(samples: Samples) -> Artifact:
@@ -101,7 +101,7 @@ class _Shared:
         self.samples = samples
         self.why = ""
         try:
-            self.temperature = float(_temperature(samples)["temperature"])
+            self.temperature = _temperature(samples).temperature
         except FitError as error:
             self.temperature, self.why = 1.0, str(error)
 

@@ -41,7 +41,6 @@ from calib_serve.models import Progress
 
 _COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
 _INSTEAD = "give it more training samples"
-_HELD_SHARE = 0.25  # of the samples, where no held-out features are given
 
 
 @dataclass(frozen=True)
@@ -462,7 +461,7 @@ def _checked(features: AnyFloats, labels: ArrayLike | None) -> tuple[AnyFloats, 
 
 def held_rows(n: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the rows that are trained on, and the quarter that is held out."""
-    m = round(n * _HELD_SHARE)
+    m = round(n / 4)
     if not 0 < m < n:
         raise InputError(f"{n} samples are too few to hold a quarter out")
     order = np.random.default_rng(seed).permutation(n)

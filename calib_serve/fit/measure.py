@@ -16,7 +16,7 @@ from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
 from calib_serve.fit.facts import confusion_facts, tops_of
-from calib_serve.fit.folds import FOLDS, folds_of
+from calib_serve.fit.folds import FOLDS, fits_of_folds, folds_of
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
@@ -39,9 +39,6 @@ from calib_serve.metrics import (
     mean_interval,
 )
 from calib_serve.scores import ProbsView, log_probs, sigmoid, softmax
-
-FoldFit = Callable[[int], Artifact]
-"""A fold -> the fit to all others."""
 
 _DRAWS = 100  # of an ECE's possible truths, of each
 _BINNED = ("ece", "noise_floor", "positive_ece", "positive_noise_floor", "refinement_auroc")
@@ -79,26 +76,26 @@ class HeldOut:
         return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
 
 
-def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
-    """The results of each fold's ``fit`` on that fold, without holding all probabilities."""
+def over_folds(fits: Sequence[Artifact], samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
+    """The results of each fold under its fit, without holding all probabilities."""
     out = np.empty((5, len(samples)))
-    for rows, probs in samples.held_out(fold, fit):
+    for rows, probs in samples.held_out(fold, fits):
         held = HeldOut.of(probs, samples.labels[rows])
         out[:, rows] = list(vars(held).values())
     return HeldOut(*out)
 
 
 def facts_of_folds(
-    fit: FoldFit,
+    fits: Sequence[Artifact],
     samples: Samples,
     fold: NDArray[np.intp],
     class_names: Sequence[str],
     *,
     seed: int,
 ) -> HeldOutFacts:
-    """Measure every sample under its fold's ``fit``."""
+    """Measure every sample under its fold's fit."""
     probs = np.empty((len(samples), samples.classes))
-    for rows, p in samples.held_out(fold, fit):
+    for rows, p in samples.held_out(fold, fits):
         probs[rows] = p
     as_probs = sigmoid if samples.is_multilabel else softmax
     plain = np.concatenate([as_probs(z) for _, z in samples.chunks(np.float64)])
@@ -254,15 +251,10 @@ def cross_validated(
     folds = min(FOLDS, samples.units // 2)
     if folds < 2:
         return unmeasured(artifact, FitError(f"{samples.size_said} are too few to hold some of them out"))
-
-    def of_fold(f: int) -> Artifact:
-        if progress:
-            progress(f, folds)
-        return fit(samples.take(fold != f))
-
     try:
         fold = folds_of(samples, folds=folds, seed=seed)
-        found = facts_of_folds(of_fold, samples, fold, artifact.class_names, seed=seed)
+        fits = fits_of_folds(samples, fold, fit, progress)
+        found = facts_of_folds(fits, samples, fold, artifact.class_names, seed=seed)
     except CalibServeError as error:
         return unmeasured(artifact, error)
     return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
@@ -319,8 +311,8 @@ def _poor(artifact: Artifact, prefix: str) -> str | None:
     """Say where an ECE that is more than chance did not fall, or is unlike that of the calibration set."""
     before, after = (m[f"{prefix}ece"] for m in (artifact.metrics_before, artifact.metrics_after))
     floor = artifact.metrics_after.get(f"{prefix}noise_floor")
-    low = float(after) if math.isnan(after.low) else after.low
-    if not artifact.steps or (floor is not None and low <= _high(floor)):
+    low = np.fmin(after, after.low)  # the number itself where it has no interval
+    if not artifact.steps or (floor is not None and low <= np.fmax(floor, floor.high)):
         return None
     left = artifact.reference.ece() if artifact.reference is not None and not prefix else math.inf
     if floor is not None and low > 2 * left and artifact.data.get("measured_on") == "test":
@@ -332,10 +324,6 @@ def _poor(artifact: Artifact, prefix: str) -> str | None:
     if after < before:
         return None
     return "Of the error: no better than before; keep the model as it is, or give more calibration data."
-
-
-def _high(estimate: Estimate) -> float:
-    return float(estimate) if math.isnan(estimate.high) else estimate.high
 
 
 def _lost(artifact: Artifact) -> list[str]:

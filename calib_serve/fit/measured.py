@@ -1,4 +1,4 @@
-"""Bounds of fits that a measurement set, each with that measurement."""
+"""Bounds of fits that a measurement set or several files share, each with its reason."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class FitBounds(NamedTuple):
 
     error_of_an_interpolated_ece: float = 2e-6
     """The most that an ECE by quintics is off: within twice this of the least, it is evaluated exactly."""
+
+    gap_of_folds: float = 1e-4
+    """Gap of the objective that a fit to folds may leave: far below what folds can tell apart."""
 
     uniform_share_of_a_base: float = 0.25
     """Weight, in samples, of the uniform share beside a temperature, from which structured scaling starts.

@@ -49,36 +49,23 @@ def of_matrix(chunks: Iterable[Chunk], classes: int) -> Curved:
 
 def of_diagonal(chunks: Iterable[Chunk], classes: int) -> Curved:
     """The Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
-    sums = _DiagonalHessian(classes)
+    hessian = np.zeros((2 * classes, 2 * classes))
     for chunk in chunks:
-        sums.add(chunk)
-    matrix = sums.matrix()
-    return lambda ridge: _factored(matrix, ridge)
+        _add_diagonal(hessian, chunk)
+    return lambda ridge: _factored(hessian, ridge)
 
 
-class _DiagonalHessian:
-    """The Hessian of a diagonal and b, summed up chunk by chunk."""
-
-    def __init__(self, classes: int) -> None:
-        self._shared = np.zeros((2 * classes, 2 * classes))
-        self._own = np.zeros((3, classes))
-
-    def add(self, chunk: Chunk) -> None:
-        x, p, w = chunk
-        px = p * x
-        both = np.concatenate([px, p], axis=1) * np.sqrt(w)[:, None].astype(p.dtype)
-        self._shared += both.T @ both
-        self._own += [w @ (px * x), w @ px, w @ p]
-
-    def matrix(self) -> NDArray[np.float64]:
-        hessian = -self._shared
-        classes = self._own.shape[1]
-        k = np.arange(classes)
-        hessian[k, k] += self._own[0]
-        hessian[k, classes + k] += self._own[1]
-        hessian[classes + k, k] += self._own[1]
-        hessian[classes + k, classes + k] += self._own[2]
-        return hessian
+def _add_diagonal(hessian: NDArray[np.float64], chunk: Chunk) -> None:
+    """Add a chunk to the Hessian (2 K, 2 K) of a diagonal and b."""
+    x, p, w = chunk
+    px, k = p * x, np.arange(p.shape[1])
+    both = np.concatenate([px, p], axis=1) * np.sqrt(w)[:, None].astype(p.dtype)
+    hessian -= both.T @ both
+    cross = w @ px
+    hessian[k, k] += w @ (px * x)
+    hessian[k, len(k) + k] += cross
+    hessian[len(k) + k, k] += cross
+    hessian[len(k) + k, len(k) + k] += w @ p
 
 
 def of_pairs(chunks: Iterable[Chunk], classes: int) -> Curved:
@@ -127,9 +114,9 @@ def of_blocks(chunks: Iterable[Chunk], classes: int) -> Curved:
     h = np.zeros(classes)
     c = np.zeros((classes + 1, classes + 1))
     spread = 0.0
-    together = _DiagonalHessian(classes)
+    together = np.zeros((2 * classes, 2 * classes))
     for chunk in chunks:
-        together.add(chunk)
+        _add_diagonal(together, chunk)
         x, p, w = chunk
         u = p * (1 - p)
         share = u.sum(axis=1, dtype=np.float64) * w
@@ -138,8 +125,7 @@ def of_blocks(chunks: Iterable[Chunk], classes: int) -> Curved:
         x1 = _with_one(x)
         c += (x1 * share[:, None].astype(x.dtype)).T @ x1
     h = np.maximum(h / spread, 1e-12)
-    matrix = together.matrix()
-    return lambda ridge: _blocks(h, c, matrix, ridge)
+    return lambda ridge: _blocks(h, c, together, ridge)
 
 
 def _blocks(

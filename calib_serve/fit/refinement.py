@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from calib_serve.core.arrays import some_of
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.fit.folds import FOLDS, folds_of
+from calib_serve.core.options.base import check_between
+from calib_serve.fit.folds import FOLDS, fits_of_folds, folds_of
 from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.output.candidates import fitter_of
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import LossTerms, sample_losses
 from calib_serve.scores import Outputs, Scores, log_probs, softmax
@@ -82,7 +83,11 @@ def recalibrated_losses(
         labels: Class ids (n,), or names.
         outputs: Kind of the scores; see ``Scores.of``.
         level: Coverage of the intervals, a fraction.
+
+    Raises:
+        InputError: For scores, labels and a level that cannot be right.
     """
+    check_between("level", level)
     given = Scores.of(scores, labels, outputs=outputs)
     if given.is_multilabel:
         raise InputError(
@@ -105,7 +110,8 @@ def _decomposed(samples: Samples, method: str, *, folds: int, level: float) -> R
     losses = np.empty((2, 2, len(samples)))
     for rows, z in samples.chunks(np.float64):
         losses[0][:, rows] = _losses(softmax(z), samples.labels[rows])
-    for held, probs in samples.held_out(fold, lambda f: fit_by_name(method, samples.take(fold != f))):
+    fits = fits_of_folds(samples, fold, fitter_of(method, {}))
+    for held, probs in samples.held_out(fold, fits):
         losses[1][:, held] = _losses(probs, samples.labels[held])
     of: dict[str, Any] = {"level": level, "groups": samples.groups, "weight": samples.weight}
     nll, brier = (LossTerms.of(*losses[:, k], **of) for k in range(2))

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import RefitKeywords
 
 LEAST = 200  # labelled samples, below which nothing is fitted
-FIRST = 100  # labels, to which the first fit is made
-_OLD = 0.02  # the current calibration's share of what is bet on: a label costs at most log(0.02)
 Probs = Callable[[NDArray[np.floating[Any]]], Floats]
 """Logits (n, K) -> probabilities (n, K)."""
 
@@ -164,7 +162,10 @@ def refit(
         )
     expected: Outputs = current.model.outputs or "logits"
     found = Scores.of(scores, labels, expected=expected, name="the samples", **options.of_scores)
-    samples = _checked(current, found)
+    samples = Samples.of(current.accepted(found))
+    if samples.units < LEAST:
+        raise FitError(f"{samples.size_said} with labels; at least {LEAST} are needed to fit and to judge")
+    samples = replace(samples, outputs=current.model.outputs or samples.outputs)
 
     def fit(part: Samples) -> Artifact:
         return _fitted(current, part, options, progress)
@@ -201,14 +202,6 @@ def refit(
         lost=tuple(name for name, rule in decisions if rule is not None),
         shift=_shift(current, current.of_logits(samples.logits)),
     )
-
-
-def _checked(current: Artifact, given: Scores) -> Samples:
-    """Check the samples, and that their scores are of the kind that the current artifact was fitted on."""
-    samples = Samples.of(current.accepted(given))
-    if samples.units < LEAST:
-        raise FitError(f"{samples.size_said} with labels; at least {LEAST} are needed to fit and to judge")
-    return replace(samples, outputs=current.model.outputs or samples.outputs)
 
 
 def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
@@ -314,14 +307,14 @@ def prequential(
 
 
 def block_starts(n: int) -> list[int]:
-    """Return the first sample of each block: after ``FIRST`` samples, then at half as many again.
+    """Return the first sample of each block: after 100 samples, then at half as many again.
 
     They do not depend on n, so with more samples at the end the same evidence goes on.
 
     >>> block_starts(300)
     [100, 150, 225]
     """
-    found = [FIRST]
+    found = [100]
     while (following := math.ceil(found[-1] * 1.5)) < n:
         found.append(following)
     return found
@@ -341,7 +334,8 @@ def payoff(old: Floats, new: Floats, labels: NDArray[np.intp], *, share: float) 
     [1.98]
     """
     log_p = log_probs(old)
-    log_q = np.logaddexp(math.log1p(-_OLD) + log_probs(new), math.log(_OLD) + log_p)
+    # The current calibration's share of what is bet on, 0.02: a label costs at most its logarithm.
+    log_q = np.logaddexp(math.log(0.98) + log_probs(new), math.log(0.02) + log_p)
     moved = np.exp((1 - share) * log_p + share * log_q).sum(axis=1)
     rows = np.arange(len(labels))
     return np.asarray((1 - share) * (log_q - log_p)[rows, labels] + np.log(moved))

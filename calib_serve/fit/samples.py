@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
@@ -99,28 +99,20 @@ class Samples:
             counted = counted._shared_out(y, given.weights)
         elif given.weights is not None:
             counted = counted._counted(given.weights)
-        ids = counted.labels[:, 0] if given.is_multilabel else counted.labels
-        return replace(counted, weight=sample_weights(ids, given.classes, counted.weight, class_weight))
+        return replace(counted, weight=_weights(counted, class_weight))
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
         """Leave out rows of weight 0; repeat each row as its weight says, where weights are counts."""
-        kept = np.flatnonzero(weight)
-        if are_counts(weight):
-            return self._of_rows(repeated(weight), None)
-        return self._of_rows(kept, weight[kept])
-
-    def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
+        counts = are_counts(weight)
+        rows = repeated(weight) if counts else np.flatnonzero(weight)
         # All rows in order need no index: chunks are then views of the file.
-        whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
-        return self._at(rows, weight=weight, rows=None if whole else rows)
+        whole = np.array_equal(rows, np.arange(len(self)))
+        return self._at(rows, weight=None if counts else weight[rows], rows=None if whole else rows)
 
     def _at(self, index: Any, **more: Any) -> Self:
         groups = None if self.groups is None else _recoded(self.groups[index])
-        found = {"labels": self.labels[index], "groups": groups, "sources": self._sources(index)}
-        return replace(self, **{**found, **more})
-
-    def _sources(self, index: Any) -> NDArray[np.str_] | None:
-        return None if self.sources is None else self.sources[index]
+        sources = None if self.sources is None else self.sources[index]
+        return replace(self, **{"labels": self.labels[index], "groups": groups, "sources": sources, **more})
 
     def probs(self, artifact: Artifact, part: slice, logits: AnyFloats) -> NDArray[np.float64]:
         """Calibrate a run of samples, each as of its source.
@@ -130,7 +122,8 @@ class Samples:
             part: The run, of m samples.
             logits: Their logits (m, K).
         """
-        return artifact.of_segments(logits, self._sources(part))[0]
+        sources = None if self.sources is None else self.sources[part]
+        return artifact.of_segments(logits, sources)[0]
 
     def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
         """Repeat each row once for each class that it may be of, weighted by that share, in one group."""
@@ -230,17 +223,15 @@ class Samples:
         with ThreadPoolExecutor(cores()) as pool:
             return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))
 
-    def held_out(
-        self, fold: Codes, fit: Callable[[int], Artifact]
-    ) -> Iterator[tuple[Codes, NDArray[np.float64]]]:
+    def held_out(self, fold: Codes, fits: Sequence[Artifact]) -> Iterator[tuple[Codes, NDArray[np.float64]]]:
         """Yield rows of each fold, a chunk at a time, and their probabilities under a fit to the others.
 
         Args:
             fold: Fold of each sample, from 0 (n,).
-            fit: From a fold to the fit to all others.
+            fits: Of each fold the fit to all others.
         """
-        for f in range(int(fold.max()) + 1):
-            index, artifact = np.flatnonzero(fold == f), fit(f)
+        for f, artifact in enumerate(fits):
+            index = np.flatnonzero(fold == f)
             held = self.take(index)
             for part, z in held.chunks(np.float64):
                 yield index[part], held.probs(artifact, part, z)
@@ -274,26 +265,21 @@ def _recoded(groups: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.unique(groups, return_inverse=True)[1].astype(np.intp)
 
 
-def sample_weights(
-    labels: NDArray[np.intp], classes: int, sample: ArrayLike | None, of_class: ClassWeight
-) -> NDArray[np.float64] | None:
-    """Weights (n,) of mean 1 for class ids (n,), None where none are given; InputError for bad ones."""
-    if sample is None and of_class is None:
+def _weights(samples: Samples, of_class: ClassWeight) -> NDArray[np.float64] | None:
+    """The samples' weights times those of their classes, (n,) of mean 1; None where neither are given."""
+    if of_class is None and samples.weight is None:
         return None
-    weight = np.ones(len(labels)) if sample is None else as_floats(sample, "sample_weight")
-    if weight.shape != labels.shape:
-        raise ShapeError(f"sample_weight must be {labels.shape}, got {weight.shape}")
+    weight, labels = samples.weights, samples.labels
     if isinstance(of_class, str):
         if of_class != "balanced":
             raise InputError(f"class_weight must be (K,) numbers or 'balanced', got {of_class!r}")
-        # Classes whose samples all weigh 0 would be divided by 0: then nothing is balanced.
-        mass = np.bincount(labels, weights=weight, minlength=classes)
-        weight = weight / mass[labels] if (mass[labels] > 0).all() else weight
+        weight = weight / np.bincount(labels, weights=weight)[labels]
     elif of_class is not None:
         per_class = as_floats(of_class, "class_weight")
-        if per_class.shape != (classes,):
-            raise ShapeError(f"class_weight must be ({classes},), got {per_class.shape}")
+        if per_class.shape != (samples.classes,):
+            raise ShapeError(f"class_weight must be ({samples.classes},), got {per_class.shape}")
         weight = weight * per_class[labels]
-    if not np.isfinite(weight).all() or (weight < 0).any() or weight.sum() == 0:
+    if not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
         raise InputError("weights must be finite, not negative and not all zero")
+    weight = weight / weight.max()  # the sum of very large ones is infinite
     return np.asarray(weight * (len(weight) / weight.sum()))

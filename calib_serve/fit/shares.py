@@ -20,8 +20,9 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import Parts, confusion_facts, tops_of
-from calib_serve.fit.folds import FOLDS, folds_of
+from calib_serve.fit.folds import FOLDS, fits_of_folds, folds_of
 from calib_serve.fit.measured import MEASURED
+from calib_serve.fit.output.tables import default_of
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     ClassShares,
@@ -29,12 +30,9 @@ from calib_serve.metrics import (
     ShareEstimate,
     as_shares,
     bbse,
-    checked_probs,
     corrected,
 )
 from calib_serve.scores import Outputs, Scores
-
-_FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
 
 _LOST = "its class shares were corrected without labelled samples; fit it again, with these as prior"
 
@@ -42,7 +40,7 @@ _LOST = "its class shares were corrected without labelled samples; fit it again,
 def class_shares_of(artifact: Artifact) -> Floats:
     """The class shares (K,) that the artifact's probabilities hold for: of its fit, or corrected to.
 
-    InputError where the artifact does not say.
+    InputError where the artifact does not say, or a class had no sample.
     """
     if artifact.is_multilabel:
         raise InputError(
@@ -56,7 +54,14 @@ def class_shares_of(artifact: Artifact) -> Floats:
             "the artifact does not say under which class shares it was fitted: it has more than 1,000 "
             "classes, or was not made by a fit; fit it again"
         )
-    return np.asarray(known, np.float64)
+    shares = np.asarray(known, np.float64)
+    if not (shares > 0).all():
+        missing = np.flatnonzero(shares <= 0)[:10].tolist()
+        raise InputError(
+            f"no calibration sample is of classes {missing}: their shares cannot be told, nor corrected; "
+            "calibrate on samples of every class"
+        )
+    return shares
 
 
 def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
@@ -75,12 +80,6 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
         raise InputError(
             "its prediction sets, abstention and actions were found under the old class shares and would not "
             "keep their promise; correct the artifact without them, and find them anew on samples of new ones"
-        )
-    if not (old > 0).all():
-        missing = np.flatnonzero(old <= 0)[:10].tolist()
-        raise InputError(
-            f"no calibration sample is of classes {missing}: there is nothing to correct them from; "
-            "calibrate on samples of every class"
         )
     shares = as_shares(new, artifact.classes)
     steps = _corrected(artifact, shares / old)
@@ -147,10 +146,11 @@ def referenced(
 
 
 def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
-    """Steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to ``_FLOOR`` stays."""
+    """Steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to 1 % stays."""
     steps = list(artifact.steps)
     mixture = artifact.mixture
-    if mixture is not None and (len(mixture.scales) > 1 or mixture.weights[-1] > _FLOOR):
+    # A small uniform part only keeps probabilities above 0, as that of the structured methods.
+    if mixture is not None and (len(mixture.scales) > 1 or mixture.weights[-1] > 0.01):
         raise InputError(
             "a mixture of temperatures, or with a uniform part above 1 %, has no place for a correction of "
             "class shares behind it; fit with "
@@ -200,8 +200,11 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
 
 def correctable(method: str, classes: int, of: str | None = None) -> bool:
     """Whether class shares can be corrected behind a method; ``of`` is a table's option."""
-    tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
-    return not (tables or (method == "isotonic" and of == "top"))
+    if method.startswith("histogram"):
+        of = of or default_of(classes)
+    elif method != "isotonic":
+        return True
+    return of != "top"
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,16 +295,8 @@ def estimate_prior(
         )
     else:
         probs = artifact.probs(scores, outputs=outputs)
-    probs = checked_probs(probs)
     if probs.shape[1] != artifact.classes:
         raise InputError(f"the artifact is of {artifact.classes} classes, the scores of {probs.shape[1]}")
-    if not (old > 0).all():
-        missing = np.flatnonzero(old <= 0)[:10].tolist()
-        raise InputError(
-            f"the calibration set had no sample of classes {missing}, whose shares cannot be told"
-        )
-    if not len(probs):
-        raise InputError("there are no samples to estimate class shares of")
     # BBSE (Lipton 2018) counts predictions alone; EM (Saerens 2002) needs every class to be calibrated.
     counted, unknown = None, ""
     try:
@@ -362,7 +357,7 @@ def fitted_for_shares(
     if again is not None:
         try:
             fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
-            found = samples.held_out(fold, lambda f: again(samples.take(fold != f)))
+            found = samples.held_out(fold, fits_of_folds(samples, fold, again))
             held = ((rows, corrected(probs, old, shares)) for rows, probs in found)
             return referenced(made, samples, held, on="held-out folds")
         except CalibServeError:

@@ -17,8 +17,9 @@ from scipy.special import logsumexp
 
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.folds import BEATEN, folds_of
+from calib_serve.fit.folds import folds_of
 from calib_serve.fit.lbfgs import Minimum, Vector, minimise
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.preconditioners import (
     Chunk,
     Solve,
@@ -39,12 +40,6 @@ _SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples
 SINGLE_ROUGH = 1 << 18
 """Logits above which passes are in float32 where they choose a strength, not the result."""
 _CURVED = 1 << 21  # logits that tell a preconditioner
-_REFRESH = 25  # iterations after which a new preconditioner is worth its price
-
-GAP_OF_FOLDS = 1e-4
-"""Gap of the objective that a fit to folds may leave: far below what folds can tell apart."""
-PATIENCE = 2
-"""Strengths in a row that must be worse before weaker ones are left out."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,7 @@ class Problem:
         help, we make our own. Raises FitError where the gap does not close.
         """
         x = np.zeros(self.size) if start is None else start
-        iterations = evaluations = 0
+        iterations, evaluations, most = 0, 0, 25  # iterations, after which a new preconditioner pays
         while iterations < 2000:
             found = minimise(
                 lambda theta: self.evaluate(theta, penalty),
@@ -119,11 +114,11 @@ class Problem:
                 about or self.curvature(x)(penalty),
                 gap=gap,
                 rounding=1e-7 if self._dtype is np.float32 else 1e-13,
-                max_iterations=_REFRESH,
+                max_iterations=most,
             )
             iterations += found.iterations
             evaluations += found.evaluations
-            if found.gap <= gap or found.iterations < _REFRESH:
+            if found.gap <= gap or found.iterations < most:
                 return replace(found, iterations=iterations, evaluations=evaluations)
             x, about = found.x, None
         raise FitError(
@@ -206,29 +201,24 @@ class Problem:
         weights[-k:] = penalty.bias
         return weights
 
-    def _features(self) -> Iterator[tuple[slice, AnyFloats]]:
-        dtype = self._dtype
-        for part, z in self.samples.chunks(dtype if self.centre is None else np.float64, values=self._chunk):
-            # Of float64 logits, before they are rounded to float32.
-            near = z if self.centre is None else (z - self.centre).astype(dtype, copy=False)
-            x = near if self.scale == 1 else near * dtype(self.scale)
-            if self.offset is not None:
-                x = x - self.offset[part, None].astype(dtype)
-            yield part, x
-
     def _scores(
         self, theta: Vector
     ) -> Iterator[tuple[AnyFloats, AnyFloats, NDArray[np.intp], NDArray[np.float64]]]:
         """Yield features, scores W x + b less their largest, labels and weights, chunk by chunk."""
-        k = self.samples.classes
-        inner = theta[:-k].astype(self._dtype)
-        outer = theta[-k:].astype(self._dtype)
-        for part, x in self._features():
+        k, w, dtype = self.samples.classes, self.samples.weight, self._dtype
+        inner, outer = theta[:-k].astype(dtype), theta[-k:].astype(dtype)
+        read = dtype if self.centre is None else np.float64
+        for part, z in self.samples.chunks(read, values=self._chunk):
+            # Of float64 logits, before they are rounded to float32.
+            x = z if self.centre is None else (z - self.centre).astype(dtype, copy=False)
+            if self.scale != 1:
+                x = x * dtype(self.scale)
+            if self.offset is not None:
+                x = x - self.offset[part, None].astype(dtype)
             s = (inner.reshape(k, k) @ x.T).T if self.shape == "full" else x * inner
             s += x
             s += outer
             s -= s.max(axis=1, keepdims=True)
-            w = self.samples.weight
             yield x, s, self.samples.labels[part], np.ones(len(x)) if w is None else w[part]
 
     @property
@@ -259,6 +249,15 @@ class Path:
         return np.asarray(sum(self.thetas) / len(self.thetas))
 
 
+def risen(scores: Sequence[float]) -> bool:
+    """Whether scores by falling strength have risen twice in a row: weaker penalties overfit more, slowly.
+
+    >>> risen([3.0, 1.0, 2.0]), risen([3.0, 1.0, 2.0, 2.5])
+    (False, True)
+    """
+    return len(scores) > 2 and scores[-3] <= scores[-2] <= scores[-1]
+
+
 def along_path(
     problem: Problem,
     penalties: Mapping[float, Penalty],
@@ -271,9 +270,9 @@ def along_path(
 
     ``start`` is where the first one starts, or one such place a fold.
 
-    The path ends early once the score has risen ``PATIENCE`` times in a row: weaker penalties only overfit
-    more, and are slow to fit. A penalty that the first fold shows to be worse than the best, by ``BEATEN``
-    standard errors, is not tried on the others: its score is the best's and the first fold's difference.
+    The path ends early once the score has ``risen``. A penalty that the first fold shows to be worse than the
+    best, by four standard errors, is not tried on the others: its score is the best's and the first fold's
+    difference.
     """
     problem = replace(problem, rough=True)
     weight = problem.samples.weights
@@ -291,11 +290,11 @@ def along_path(
             for f in range(folds):
                 # Folds are alike: the curvature of the first serves them all.
                 about = about or train[f].curvature(thetas[f])(penalty)
-                thetas[f] = train[f].solve(penalty, thetas[f], gap=GAP_OF_FOLDS, about=about).x
+                thetas[f] = train[f].solve(penalty, thetas[f], gap=MEASURED.gap_of_folds, about=about).x
                 losses.append(held_out[f].losses(thetas[f]) * weight[fold == f])
                 if scores:
                     worse = losses[0] - best_losses[0]
-                    if worse.mean() > BEATEN * mean_error(worse, held_out[0].samples.groups):
+                    if worse.mean() > 4 * mean_error(worse, held_out[0].samples.groups):
                         break
         except FitError:
             break
@@ -305,8 +304,7 @@ def along_path(
             scores.append(float(np.concatenate(losses).mean()))
         if scores[-1] == min(scores):
             best, best_losses = list(thetas), losses
-        tail = scores[-PATIENCE - 1 :]
-        if len(tail) > PATIENCE and tail == sorted(tail):
+        if risen(scores):
             break
     if not scores:
         raise FitError("even the strongest penalty did not converge; choose a simpler method")

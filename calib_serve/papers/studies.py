@@ -19,7 +19,6 @@ from calib_serve.papers.result import Curve, Progress, Samples, Study, in_logits
 from calib_serve.scores import Scores, softmax
 
 _SIZES = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
-_ENOUGH = 0.95  # of the gain that all samples bring
 _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
 
 
@@ -106,10 +105,10 @@ def _enough(method: str, steps: Sequence[int], means: NDArray[np.float64], raw: 
     gain = raw - means
     if not gain[-1] > 0:
         return f"{method} does not pay: with all {steps[-1]} samples it brings no gain"
-    far = np.flatnonzero(~(gain >= _ENOUGH * gain[-1]))  # a size that could not be fitted counts as far
+    far = np.flatnonzero(~(gain >= 0.95 * gain[-1]))  # a size that could not be fitted counts as far
     first = 0 if not len(far) else int(far[-1]) + 1
     return (
-        f"{method} has {_ENOUGH:.0%} of its gain from {steps[first]} samples on "
+        f"{method} has 95% of its gain from {steps[first]} samples on "
         f"({means[first]:.4f}, all {steps[-1]} bring {means[-1]:.4f})"
     )
 

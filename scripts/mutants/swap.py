@@ -26,6 +26,7 @@ def swap(tree: ast.Module, path: Path, mutant: Mutant) -> bool:
         return False
     with applied(mutant):
         module = compile(tree, str(path), "exec")
+    gc.unfreeze()  # tests/conftest.py froze what it collected, and the collector does not list what is frozen
     wanted = [code for code in _codes(module) if (code.co_name, code.co_firstlineno) == mutant.function]
     live = [
         one

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from calib_serve import Artifact, calibrate, calibrate_model, judge, verdict
-from calib_serve.artifact import FitRecord, LogitMap, PriorCorrection
 from calib_serve.core.errors import FitError, InputError, ModelError, ShapeError
 from calib_serve.fit import CANDIDATES, fit_by_name, fit_neural_clamping_paper
 from calib_serve.metrics import evaluate, nll
@@ -73,31 +70,6 @@ def test_what_cannot_be_cross_validated_is_fitted_and_says_so() -> None:
     assert artifact.before == {}
     assert artifact.data["measured_on"].startswith("nothing: ")
     assert "was not measured" in str(verdict(artifact))
-
-
-def test_a_verdict_never_praises_what_got_worse() -> None:
-    worse = {"before": {"ece": {"value": 0.01}}, "after": {"ece": {"value": 0.05, "low": 0.04, "high": 0.06}}}
-    artifact = Artifact((LogitMap.temperature(9.0),), method="temperature", classes=3, **worse)
-    assert "no better than before" in str(verdict(artifact))
-
-
-def _moved(before: float, after: float, prior: PriorCorrection | None = None) -> Artifact:
-    known = {"ece": {"value": 0.05}, "accuracy": {"value": before}}
-    artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3, before=known)
-    return replace(artifact, after={**known, "accuracy": {"value": after}}, fit=FitRecord(prior=prior))
-
-
-def test_a_fall_of_accuracy_is_told() -> None:
-    """A head may be calibrated and wrong: its confidence does not show it."""
-    (said,) = verdict(_moved(0.92, 0.06)).reasons
-    assert said.startswith("Accuracy falls from 92.0\xa0% to 6.0\xa0%: do not serve this")
-    judged = replace(_moved(0.92, 0.06), data={"verdict": "calibrated", "verdict_says": "It is."})
-    assert any(reason == said for reason in verdict(judged).reasons)
-    assert not verdict(_moved(0.92, 0.91)).reasons
-    assert not verdict(_moved(0.92, 0.93)).reasons
-    assert not verdict(
-        _moved(0.92, 0.06, prior=PriorCorrection((0.5, 0.25, 0.25), (0.25, 0.25, 0.5), "given"))
-    ).reasons
 
 
 # On a model.

@@ -71,5 +71,8 @@ def test_where_nothing_can_be_fitted_nothing_is_told() -> None:
 def test_what_cannot_be_right_is_refused() -> None:
     with pytest.raises(InputError, match="missing"):
         recalibrated_losses([[np.nan, 1.0]] * 4, [0, 1, 0, 1])
+    for level in (0, 1, 2, np.nan):
+        with pytest.raises(InputError, match="level"):
+            recalibrated_losses([[0.0, 1.0]] * 4, [0, 1, 0, 1], level=level)
     with pytest.raises(ShapeError, match="both be"):
         LossTerms.of([0.5, 0.5], [0.2])

@@ -145,7 +145,7 @@ def feasible_shift(
     [0.25, -0.25, 0.0]
     """
     a, b = input_range
-    if low.min() < a or high.max() > b:
+    if not (a <= low.min() and high.max() <= b):
         raise InputError(
             f"the inputs lie in [{low.min():g}, {high.max():g}], outside of input_range [{a:g}, {b:g}]"
         )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -19,16 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.core.arrays import AnyFloats, some_of
+from calib_serve.core.arrays import AnyFloats, as_floats, some_of
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.lbfgs import minimise
+from calib_serve.fit.lbfgs import Vector, minimise
 from calib_serve.fit.losses import focal
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
-
-Vector = NDArray[np.float64]
 
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
 
@@ -165,8 +164,10 @@ def _enlargers(shape: tuple[int, ...], resolution: int | None) -> tuple[Vector, 
     """Orthonormal bases (size, r) of bilinear enlargement from r coefficients, by axis."""
     if resolution is None:
         return ()
-    if len(shape) != 3 or not 1 <= resolution <= min(shape[1:]):
-        raise InputError(f"resolution {resolution} needs inputs (C, H, W) of at least that size, got {shape}")
+    if len(shape) != 3 or not (isinstance(resolution, int) and 1 <= resolution <= min(shape[1:])):
+        raise InputError(
+            f"resolution {resolution!r} needs inputs (C, H, W) of at least that size, got {shape}"
+        )
     eye = torch.eye(resolution, dtype=torch.float64)[None]
     enlarged = (
         torch.nn.functional.interpolate(eye, size=size, mode="linear", align_corners=False)[0].T
@@ -268,9 +269,9 @@ def candidates(
     every = itertools.product(_several(resolution), _several(gamma))
     settings = list(dict.fromkeys(Candidate(g, penalty, r) for r, g in every))
     for one in settings:
-        if not 0 <= one.gamma <= 10:
-            raise InputError(f"gamma must lie in 0..10, got {one.gamma}")
-        if not (one.penalty == "tenth" or (not isinstance(one.penalty, str) and one.penalty >= 0)):
+        if not (isinstance(one.gamma, Real) and 0 <= one.gamma <= 10):
+            raise InputError(f"gamma must lie in 0..10, got {one.gamma!r}")
+        if not (one.penalty == "tenth" or (isinstance(one.penalty, Real) and 0 <= one.penalty < math.inf)):
             raise InputError(f"penalty must be 'tenth' or a number of at least 0, got {one.penalty!r}")
     return settings
 
@@ -289,7 +290,7 @@ def unit_of_delta(
     """The unit of delta in input space: each channel's standard deviation, or 1 before normalisation."""
     if normalisation is None:
         return 1.0
-    std = np.atleast_1d(np.asarray(normalisation[1], np.float64))
+    std = np.atleast_1d(as_floats(normalisation[1], "normalisation's std"))
     if std.shape not in ((1,), (shape[0],)) or not (std > 0).all():
         raise InputError(f"normalisation's std must be {shape[0]} positive numbers, got {std.tolist()}")
     return np.broadcast_to(std.reshape(-1, *[1] * (len(shape) - 1)), shape)

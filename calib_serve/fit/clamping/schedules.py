@@ -27,11 +27,10 @@ from calib_serve.fit.clamping.objective import (
     solution,
     unit_of_delta,
 )
-from calib_serve.fit.facts import reference_bins
+from calib_serve.fit.lbfgs import Vector
+from calib_serve.metrics import ece
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,9 @@ def fit_neural_clamping_paper(
     done = [(one, one.objective(base, logits)) for one in settings]
     runs = [(one, objective, solve(objective, first)) for one, objective in done]
     # Section 3.3: the calibration set's own ECE decides on gamma.
-    ece = [reference_bins(softmax(found.logits / found.temperature), y).ece() for *_, found in runs]
-    tried = [{**vars(one), "score": score} for one, score in zip(settings, ece, strict=True)]
-    setting, objective, found = runs[int(np.argmin(ece))]
+    eces = [float(ece(softmax(found.logits / found.temperature), y)) for *_, found in runs]
+    tried = [{**vars(one), "score": score} for one, score in zip(settings, eces, strict=True)]
+    setting, objective, found = runs[int(np.argmin(eces))]
     return clamped(
         objective,
         setting,

@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +28,13 @@ from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
 from calib_serve.fit.folds import FOLDS, folds_of
 from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.binary import platt
+from calib_serve.fit.output.binary import check_range, platt
 from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.mixture import Base, base
 from calib_serve.fit.output.offset import tempered, with_offset
 from calib_serve.fit.preconditioners import Solve
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.softmax_regression import GAP_OF_FOLDS, PATIENCE, SINGLE_ROUGH, Problem, Shape
+from calib_serve.fit.softmax_regression import SINGLE_ROUGH, Problem, Shape, risen
 from calib_serve.fit.threads import one_thread
 from calib_serve.metrics import mean_error
 from calib_serve.scores import log_softmax
@@ -89,9 +88,9 @@ class Averaged:
         little, and a temperature of few samples, all of which are right, would spoil the mean over folds.
         """
         with one_thread(samples.size):
-            near, offset, found = with_offset(samples, base, attrgetter("t"))
+            near, offset, found = with_offset(samples, base)
             # Of two log-odds, log-probabilities without a temperature: beta calibration is among their maps.
-            t = 1.0 if samples.classes == 2 and offset is None else found.t
+            t = 1.0 if samples.classes == 2 and offset is None else found.temperature
             folds = Folds.of(near, fold, t, found)
             members = scalars(folds, found.losses(near), offset)
             # Where a tenth of the classes or more have no label, no class gets a map of its own.
@@ -101,12 +100,11 @@ class Averaged:
                     members += structured(folds, "full", members)
             return cls(samples, offset, fold, t, found, tuple(members))
 
-    def weights(self, without: int | None = None) -> dict[str, float]:
-        """Each member's weight by the held-out samples, of all folds or of all but the fold ``without``."""
-        return self._weighed(without)[0]
+    def weighed(self, without: int | None = None) -> tuple[dict[str, float], HeldOutGain]:
+        """Each member's weight, and the evidence that decided on the temperature's share.
 
-    def _weighed(self, without: int | None = None) -> tuple[dict[str, float], HeldOutGain]:
-        """The members' weights by name, and the evidence that decided on the temperature's share."""
+        Both are by the held-out samples of all folds, or of all but the fold ``without``.
+        """
         kept = np.flatnonzero((self.fold >= 0) & (self.fold != without))
         losses = np.stack([member.losses[kept] for member in self.members])
         total = losses.sum(axis=1)
@@ -123,12 +121,12 @@ class Averaged:
 
     def held_out(self, f: int) -> Artifact:
         """Fit and weigh without fold ``f``."""
-        steps = self._steps([f], self.weights(without=f))
+        steps = self._steps([f], self.weighed(without=f)[0])
         return Artifact(tuple(steps), method="structured-average", classes=self.samples.classes)
 
     def artifact(self, samples: Samples | None = None) -> Artifact:
         """The average over all folds; ``samples`` are the whole set that these samples were drawn from."""
-        weights, evidence = self._weighed()
+        weights, evidence = self.weighed()
         folds = int(self.fold.max()) + 1
         facts = {
             "objective": "held-out nll of the members, whose maps are averaged with these weights",
@@ -138,7 +136,7 @@ class Averaged:
             },
             "beyond_temperature": {**vars(evidence), "share": evidence.share, "says": str(evidence)},
             "folds": folds,
-            "temperature": self.base.t,
+            "temperature": self.base.temperature,
             **({} if self.offset is None else {"offset": self.offset}),
             "uniform": self.base.uniform,
         }
@@ -214,7 +212,7 @@ class Folds:
         )
         for part, z in samples.chunks(np.float64):
             x[part] = log_softmax(z / t)
-        whole, ratio = replace(samples, logits=x, rows=None), t / base.t
+        whole, ratio = replace(samples, logits=x, rows=None), t / base.temperature
         index = [np.flatnonzero(fold == f) for f in range(int(fold.max()) + 1)]
         rests = [np.flatnonzero(fold != f) for f in range(len(index))]
         trust = base.trust(samples)
@@ -250,7 +248,7 @@ def scalars(folds: Folds, held: Floats, offset: Floats | None) -> list[Member]:
     as_given = zero if offset is None else -offset
     found = [
         Member("temperature", ((np.full(k, folds.ratio), zero),) * count, held),
-        _member("none", folds, [(np.full(k, folds.ratio * folds.base.t), as_given)] * count),
+        _member("none", folds, [(np.full(k, folds.ratio * folds.base.temperature), as_given)] * count),
     ]
     if k == 2:
         with suppress(CalibServeError):  # a weight below 0: the other members say as much
@@ -260,6 +258,7 @@ def scalars(folds: Folds, held: Floats, offset: Floats | None) -> list[Member]:
 
 def _platt(samples: Samples, ratio: float) -> tuple[Floats, Floats]:
     x = samples.read(slice(0, len(samples)), np.float64) / ratio
+    check_range(x)
     w, b, _ = platt(x[:, 1] - x[:, 0], samples.labels, samples.weights)
     return np.full(2, w), np.array([0.0, b])
 
@@ -327,10 +326,10 @@ class _PathStep:
 
 
 def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[_PathStep]:
-    """Follow the first fold's path, until its held-out loss has risen ``PATIENCE`` times in a row."""
+    """Follow the first fold's path, until its held-out loss has ``risen``."""
     n, k = len(problem.samples), problem.samples.classes
     theta = np.zeros(problem.size)
-    gap = GAP_OF_FOLDS * max(problem.nll(theta), 1e-2)
+    gap = MEASURED.gap_of_folds * max(problem.nll(theta), 1e-2)
     found: list[_PathStep] = []
     curved = None
     for strength in strengths:
@@ -346,7 +345,6 @@ def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> l
         w, b = problem.map(theta)
         log_p = _log_p_true(folds.test[0], w * folds.ratio, b)
         found.append(_PathStep(strength, theta, float(-folds.base.mixed(log_p, k).mean()), gap, about))
-        tail = [step.loss for step in found[-PATIENCE - 1 :]]
-        if len(tail) > PATIENCE and tail == sorted(tail):
+        if risen([step.loss for step in found]):
             break
     return found

@@ -20,10 +20,6 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import logistic_errors
 from calib_serve.scores import sigmoid
 
-_GAP = 1e-14  # of a cross-entropy of order 1
-_MOST_STEPS = 200
-_SMALLEST_STEP = 1e-9  # below it rounding decides
-
 
 def fit_platt(samples: Samples) -> Artifact:
     """Fit P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
@@ -126,8 +122,7 @@ def _check_rising(slope: float, z: Floats) -> None:
 
 
 def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float, float, Minimum]:
-    """The weight w > 0 and the bias of logits z (n,); FitError where none is best."""
-    check_range(z)
+    """The weight w > 0 and the bias of logits z (n,), of checked range; FitError where none is best."""
     mean = float(weight @ z / weight.sum())  # of scores far from zero, 1 and z are nearly one feature
     x = np.stack([z - mean, np.ones(len(z))], axis=1)
     found = logistic(x, platt_targets(positive, weight), weight)
@@ -143,7 +138,6 @@ def fit_beta(samples: Samples) -> Artifact:
     ``fit_platt``. Kull 2017, eq. 4.
     """
     z, weight = _margin(samples, "beta"), samples.weights
-    check_range(z)
     features = np.stack([-np.logaddexp(0, -z), np.logaddexp(0, z), np.ones(len(z))], axis=1)
     theta, found = _not_negative(features, platt_targets(samples.labels, weight), weight)
     a, b, c = map(float, theta)
@@ -197,9 +191,10 @@ def _margin(samples: Samples, method: str) -> Floats:
             f"{method} is for two classes or for labels, and there are {samples.classes} classes; choose "
             "vector, structured-vector or dirichlet-odir"
         )
-    z = samples.read(slice(0, len(samples))).astype(np.float64)
-    check_range(z)
-    return np.asarray(z[:, 1] - z[:, 0])
+    z = samples.read(slice(0, len(samples)), np.float64)
+    margin = z[:, 1] - z[:, 0]
+    check_range(margin)
+    return np.asarray(margin)
 
 
 def _nll(z: Floats, positive: NDArray[np.intp], weight: Floats) -> float:
@@ -231,24 +226,25 @@ def logistic(x: Floats, targets: Floats, weight: Floats, offset: Floats | float 
     x, share = x / scale, weight / weight.sum()
     theta = np.zeros(x.shape[1])
     value, p = _objective(x @ theta + offset, targets, share)
-    for iteration in range(1, _MOST_STEPS + 1):
+    # The gap is of a cross-entropy of order 1; below the smallest step rounding decides.
+    closed, smallest, most = 1e-14, 1e-9, 200
+    for iteration in range(1, most + 1):
         gradient = x.T @ (share * (p - targets))
         step = _newton((x * (share * p * (1 - p))[:, None]).T @ x, gradient)
         gap = float(gradient @ step) / 2
         length = 1.0
         # Half steps, until the gain is a share of what the gradient promises (Armijo).
-        while gap > _GAP and length > _SMALLEST_STEP:
+        while gap > closed and length > smallest:
             trial = _objective(x @ (theta - length * step) + offset, targets, share)
             if trial[0] <= value - 2 * ARMIJO * length * gap:
                 break
             length /= 2
-        if gap <= _GAP or length <= _SMALLEST_STEP:
-            theta = theta - step if gap <= _GAP else theta  # a last step costs nothing and doubles the digits
+        if gap <= closed or length <= smallest:
+            # A last step costs nothing and doubles the digits.
+            theta = theta - step if gap <= closed else theta
             return Minimum(theta / scale, value, gradient * scale, max(gap, 0.0), iteration, iteration)
         theta, (value, p) = theta - length * step, trial
-    raise FitError(
-        f"the logistic regression did not converge in {_MOST_STEPS} steps; look for extreme scores"
-    )
+    raise FitError(f"the logistic regression did not converge in {most} steps; look for extreme scores")
 
 
 def _objective(s: Floats, targets: Floats, share: Floats) -> tuple[float, Floats]:

@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,8 @@ TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType(
     {"intercept": fit_intercept, "logistic": fit_logistic, "platt": fit_platt, "beta": fit_beta}
 )
 """Those of two classes alone."""
-
+_TYPES = {bool: (bool, "True or False"), int: (Integral, "a whole number"), float: (Real, "a number")}
+"""By the type of an option's default: the types of its values."""
 
 CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
     {
@@ -105,12 +107,9 @@ def fitter_of(
     method: str, options: Mapping[str, Any], multilabel: bool = False, *, seed: int = 0
 ) -> Callable[[Samples], Artifact]:
     """A method under its own options, which are checked here once for all fits to parts of some samples."""
-    fit, parameters = _fitter(method, multilabel), _parameters(method, multilabel)
+    fit, parameters = _fitter(method, multilabel), parameters_of(_fitter(method, multilabel))
     check_options(method, options, options_of(method, multilabel))
-    for name, value in options.items():
-        # Command lines and files may have text where an option is a number.
-        if isinstance(parameters[name].default, (int, float)) and isinstance(value, str):
-            raise InputError(f"{name} of {method} is a number, got {value!r}")
+    check_values(method, options, parameters)
     given = {**options, "seed": seed} if "seed" in parameters else options
 
     def fitted(samples: Samples) -> Artifact:
@@ -131,9 +130,24 @@ def check_options(method: str, options: Mapping[str, Any], known: Sequence[str])
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
 
 
+def check_values(
+    method: str, options: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    """Raise InputError for a value of another type than a method's own number, or yes or no, is of.
+
+    Command lines and files may have text there.
+    """
+    for name, value in options.items():
+        kind = type(parameters[name].default)
+        wanted, said = _TYPES.get(kind, (object, ""))
+        if not isinstance(value, wanted) or (kind in (int, float) and isinstance(value, bool)):
+            raise InputError(f"{name} of {method} is {said}, got {value!r}")
+
+
 def options_of(method: str, multilabel: bool = False) -> list[str]:
     """The names of a method's own options; InputError for a method that does not exist, or not for labels."""
-    return [name for name in _parameters(method, multilabel) if name not in ("samples", "seed")]
+    parameters = parameters_of(_fitter(method, multilabel))
+    return [name for name in parameters if name not in ("samples", "seed")]
 
 
 @cache
@@ -143,8 +157,9 @@ def own_options() -> tuple[str, ...]:
 
 
 @cache  # reading a signature takes a tenth of a small fit
-def _parameters(method: str, multilabel: bool) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_fitter(method, multilabel)).parameters
+def parameters_of(fit: Fitter) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a fitter by name."""
+    return inspect.signature(fit).parameters
 
 
 def methods_for(samples: Samples) -> tuple[str, ...]:

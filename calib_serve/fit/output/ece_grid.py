@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.core.arrays import Floats
-from calib_serve.core.bins import Bins
+from calib_serve.core.arrays import Floats, as_floats
+from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import MEASURED
@@ -173,9 +173,7 @@ def _value(quintic: Floats, u: float) -> Floats:
 
 def _ece(gaps: Gaps, t: float, bins: int) -> float:
     confidence = np.minimum(gaps.knot(t)[0], 1.0)
-    if (gaps.weight == 1).all():
-        return Bins.tally(confidence, gaps.correct, bins=bins).ece()
-    index = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence)
+    index = bin_index(confidence, bins=bins)
     gap = np.bincount(index, weights=gaps.weight * (confidence - gaps.correct))
     return float(np.abs(gap).sum() / gaps.weight.sum())
 
@@ -185,7 +183,8 @@ def _grid(grid: str | ArrayLike) -> Floats:
         if grid not in GRIDS:
             raise InputError(f"grid must be temperatures or one of {', '.join(GRIDS)}, got {grid!r}")
         return GRIDS[grid]
-    values = np.unique(np.asarray(grid, np.float64))
-    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or values[0] <= 0:
+    given = as_floats(grid, "grid")
+    values = np.unique(given)
+    if given.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or values[0] <= 0:
         raise InputError("a grid holds two or more different temperatures, all finite and above 0")
     return values

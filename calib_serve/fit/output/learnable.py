@@ -9,9 +9,6 @@ from calib_serve.core.errors import FitError
 from calib_serve.core.text import a_few
 from calib_serve.fit.samples import Samples
 
-_FEW = 20
-"""Samples, of which fewer are remarked on."""
-
 
 def sample_remarks(samples: Samples) -> list[str]:
     """Warn of the set's gaps, a sentence each.
@@ -51,8 +48,8 @@ def sample_remarks(samples: Samples) -> list[str]:
             "classes are in one order"
         )
     said = []
-    if n < _FEW:
-        said.append(f"{n} samples tell little: gather at least {_FEW}, and some of each class")
+    if n < 20:
+        said.append(f"{n} samples tell little: gather at least 20, and some of each class")
     if right.all():
         said.append(
             "every sample is classified right: how often the model is wrong is not known, but for less than "

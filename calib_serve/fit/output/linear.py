@@ -9,7 +9,6 @@ but the temperature remains.
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +19,10 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.lbfgs import Vector
 from calib_serve.fit.output.offset import tempered, with_offset
-from calib_serve.fit.output.temperature import temperature
+from calib_serve.fit.output.temperature import Optimum, temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, along_path
 
-_RIDGE = 1e-6  # keeps the optimum finite where a class never occurs
 _GAP = 1e-8  # of the penalised NLL
 
 ODIR_STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
@@ -49,9 +47,10 @@ def fit_matrix(samples: Samples) -> Artifact:
 def _fit(samples: Samples, shape: Shape, method: str) -> Artifact:
     near, offset, begin = _tempered(samples)
     # Behind a temperature W begins at I, and one small ridge suits logits of any size.
-    scale = 1 / begin["temperature"]
+    scale = 1 / begin.temperature
     problem = Problem.of(near, shape, scale=scale)
-    (weight, bias), certificate = _solved(problem, Penalty(_RIDGE, _RIDGE, _RIDGE), gap=1e-9)
+    ridge = 1e-6  # keeps the optimum finite where a class never occurs
+    (weight, bias), certificate = _solved(problem, Penalty(ridge, ridge, ridge), gap=1e-9)
     weight = scale * weight
     if offset is not None:
         bias = bias + (weight @ offset if shape == "full" else weight * offset)
@@ -61,20 +60,21 @@ def _fit(samples: Samples, shape: Shape, method: str) -> Artifact:
         method=method,
         fit={
             "objective": "nll + ridge squared distance from temperature scaling",
-            "ridge": _RIDGE,
-            "temperature": begin["temperature"],
-            "nll_before": begin["nll_before"],
+            "ridge": ridge,
+            "temperature": begin.temperature,
+            "nll_before": begin.nll_before,
             **certificate,
         },
         packages=("scipy",),
     )
 
 
-def _tempered(samples: Samples) -> tuple[Samples, Vector | None, dict[str, Any]]:
-    """The samples with the offset that a temperature needs, this or None, and the temperature's facts."""
-    near, offset, begin = with_offset(samples, temperature, itemgetter("temperature"))
+def _tempered(samples: Samples) -> tuple[Samples, Vector | None, Optimum]:
+    """The samples with the offset that a temperature needs, this or None, and the temperature."""
+    near, offset, begin = with_offset(samples, temperature)
     if offset is not None:
-        begin["nll_before"] = Problem(samples, "diagonal").nll(np.zeros(2 * samples.classes))
+        nll = Problem(samples, "diagonal").nll(np.zeros(2 * samples.classes))
+        begin = begin._replace(nll_before=nll)
     return near, offset, begin
 
 
@@ -104,7 +104,7 @@ def fit_matrix_odir(samples: Samples, *, seed: int = 0) -> Artifact:
 def _fit_odir(samples: Samples, on: Literal["logits", "log_probs"], method: str, seed: int) -> Artifact:
     problem, k = Problem.of(samples, "full", on=on), samples.classes
     begin, strongest = temperature(samples), ODIR_STRENGTHS[0]
-    start = _diagonal(problem, odir(k, strongest, strongest), begin["temperature"])
+    start = _diagonal(problem, odir(k, strongest, strongest), begin.temperature)
     penalties = {s: odir(k, s, s) for s in ODIR_STRENGTHS}
     both = along_path(problem, penalties, start, folds=FOLDS, seed=seed)
     lam = both.strength
@@ -120,7 +120,7 @@ def _fit_odir(samples: Samples, on: Literal["logits", "log_probs"], method: str,
             "objective": "nll + lambda mean off-diagonal^2 + mu mean bias^2",
             "lambda": lam,
             "mu": mu,
-            "nll_before": begin["nll_before"],
+            "nll_before": begin.nll_before,
             "folds": FOLDS,
             "seed": seed,
             "lambda_scores": both.scores,
@@ -168,7 +168,7 @@ def fit_structured_matrix(samples: Samples, *, seed: int = 0) -> Artifact:
 
 def _fit_structured(samples: Samples, shape: Shape, method: str, seed: int) -> Artifact:
     near, offset, begin = _tempered(samples)
-    problem = Problem.of(near, shape, on="log_probs", scale=1 / begin["temperature"])
+    problem = Problem.of(near, shape, on="log_probs", scale=1 / begin.temperature)
     n, k = len(samples), samples.classes
     penalties = {s: penalty_of(n, k, s) for s in STRENGTHS}
     path = along_path(problem, penalties, np.zeros(problem.size), folds=FOLDS, seed=seed)
@@ -176,7 +176,7 @@ def _fit_structured(samples: Samples, shape: Shape, method: str, seed: int) -> A
     return complete(
         # A uniform part of one sample's weight keeps probabilities above 0.
         [
-            tempered(begin["temperature"], offset),
+            tempered(begin.temperature, offset),
             LogitMap(weight, bias, "log_probs"),
             Mixture(scales=np.array([1.0]), weights=np.array([n, 1.0]) / (n + 1)),
         ],
@@ -185,8 +185,8 @@ def _fit_structured(samples: Samples, shape: Shape, method: str, seed: int) -> A
         fit={
             "objective": "nll + strength (K / n (bias^2 + (diagonal - 1)^2) + K (K - 1) / n off-diagonal^2)",
             "strength": path.strength,
-            "temperature": begin["temperature"],
-            "nll_before": begin["nll_before"],
+            "temperature": begin.temperature,
+            "nll_before": begin.nll_before,
             "folds": FOLDS,
             "seed": seed,
             "scores": path.scores,

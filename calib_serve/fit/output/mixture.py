@@ -62,14 +62,14 @@ def spread(samples: Samples) -> float:
 
 @dataclass(frozen=True)
 class Base:
-    """(1 - ``uniform``) softmax(z / ``t``) + ``uniform`` / K."""
+    """(1 - ``uniform``) softmax(z / ``temperature``) + ``uniform`` / K."""
 
-    t: float
+    temperature: float
     uniform: float
 
     def log_p_true(self, samples: Samples) -> Floats:
         """The log-probability (n,) of each sample's class, without the uniform share."""
-        scale = 1 / self.t
+        scale = 1 / self.temperature
 
         def of(span: slice) -> Floats:
             found = []
@@ -103,7 +103,7 @@ def base(samples: Samples) -> Base:
     Raises FitError where the logits say nothing about the labels.
     """
     try:
-        t = temperature(samples)["temperature"]
+        t = temperature(samples).temperature
     except FitError:
         t = _smoothed(samples)
     n = len(samples)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -24,16 +24,20 @@ from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
 from calib_serve.scores import LEAST, PROBABILITIES, Scores, few, softmax
 
-Found = TypeVar("Found")
+
+class _Tempered(Protocol):
+    @property
+    def temperature(self) -> float: ...
 
 
-def with_offset(
-    samples: Samples, fit: Callable[[Samples], Found], temperature: Callable[[Found], float]
-) -> tuple[Samples, Floats | None, Found]:
+Found = TypeVar("Found", bound=_Tempered)
+
+
+def with_offset(samples: Samples, fit: Callable[[Samples], Found]) -> tuple[Samples, Floats | None, Found]:
     """Fit a temperature by ``fit``, beside an offset (K,) of the logits where it needs one.
 
-    Returns the samples with the offset, the offset or None, and what was found, in which ``temperature`` is
-    read. Raises the FitError of ``fit`` where neither is best.
+    Returns the samples with the offset, the offset or None, and what was found. Raises the FitError of
+    ``fit`` where neither is best.
     """
     try:
         found = fit(samples)
@@ -42,7 +46,7 @@ def with_offset(
             raise
         near = moved(samples, offset)
         return near, offset, fit(near)
-    if (offset := offset_of(samples, temperature(found))) is not None:
+    if (offset := offset_of(samples, found.temperature)) is not None:
         near = moved(samples, offset)
         with suppress(FitError):  # every sample is right beside an offset
             return near, offset, fit(near)

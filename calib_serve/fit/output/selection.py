@@ -11,24 +11,17 @@ beyond chance: refinement is a part of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
-from calib_serve.core.arrays import Floats
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measure import (
-    FoldFit,
-    HeldOut,
-    facts_of_folds,
-    measured_on_folds,
-    over_folds,
-)
+from calib_serve.fit.folds import fits_of_folds, folds_of
+from calib_serve.fit.measure import HeldOut, facts_of_folds, measured_on_folds, over_folds
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, fitter_of, options_of
@@ -37,10 +30,6 @@ from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Separation, mean_error, mean_interval, resamples
 
-_RULE = "simplest within 0.1 % of the best"
-_RULE_OF_AVERAGE = "the structured average, unless another is better by over a standard error and 1 / n"
-_KEEP = ", ".join(sorted(KEEPING))
-_NEAR = 1e-3  # of the best score
 _TOLERANCE = 0.005  # of accuracy, and of refinement AUROC
 _LEVEL = 0.95  # of the interval that a fall must exceed
 _AVERAGE = "structured-average"
@@ -101,90 +90,83 @@ def select(
     for name in names:
         options_of(name, multilabel)
         if keep_predictions and name not in KEEPING:
-            raise InputError(f"{name} may change predicted classes; of those that keep them choose {_KEEP}")
+            keep = ", ".join(sorted(KEEPING))
+            raise InputError(f"{name} may change predicted classes; of those that keep them choose {keep}")
     parameters = samples.classes * (samples.classes + 1)
     size = max(MEASURED.most_samples_cross_validated, MEASURED.samples_compared_a_parameter * parameters)
     few = samples.some(min(size, MEASURED.most_samples_compared))
-    run = _Comparison.of(few, names, folds, seed, progress)
+    fold = folds_of(few, folds=folds, seed=seed)
+    run = _compared(few, names, fold, seed, progress)
     said, chosen = [] if multilabel else sample_remarks(few), run.selection.chosen
     if len(few) < len(samples):
         said = [*said, f"the method is chosen on {len(few):,} of the {len(samples):,} samples"]
-    if chosen == _AVERAGE and few is samples:
-        artifact = run.averaged().artifact()
+    if chosen == _AVERAGE and few is samples and run.averaged:
+        artifact = run.averaged.artifact()
     elif chosen == _AVERAGE:
         artifact = fit_structured_average(samples, seed=seed)
     else:
         artifact = fit_by_name(chosen, samples, seed=seed)
-    remarks = (*said, *why_none(run.selection))
+    remarks = (*said, *_why_none(run.selection))
     fit = replace(artifact.fit, selection=run.selection, remarks=remarks)
     told = replace(artifact, fit=fit, class_names=tuple(class_names))
-    measured = facts_of_folds(run.fits[chosen], few, run.fold, class_names, seed=seed)
+    measured = facts_of_folds(run.fits, few, fold, class_names, seed=seed)
     return measured_on_folds(told, measured, folds=folds, samples=len(few))
 
 
-@dataclass(frozen=True, eq=False)
-class _Comparison:
-    """Methods compared on some samples: the choice, and the fits it was made by."""
+class _Comparison(NamedTuple):
+    """The choice, the fits of the chosen method to the folds, and the average where it was tried."""
 
     selection: Selection
-    fold: NDArray[np.intp]
-    fits: Mapping[str, FoldFit]
-    averaged: Callable[[], Averaged]
-
-    @classmethod
-    def of(
-        cls,
-        samples: Samples,
-        names: Sequence[str],
-        folds: int,
-        seed: int,
-        progress: Progress | None,
-    ) -> _Comparison:
-        """Compare methods, of which the first is "none"."""
-        fold = folds_of(samples, folds=folds, seed=seed)
-        # Fitted when its turn comes, and once; its folds are those of the choice.
-        averaged = cache(lambda: Averaged.of(samples, fold))
-        fits: dict[str, FoldFit] = {}
-        found: dict[str, HeldOut] = {}
-        refused: dict[str, str] = {}
-        for done, name in enumerate(names):
-            if progress:
-                progress(name, done, len(names))
-            try:
-                # The held-out results and the facts ask for the same fits.
-                fits[name] = cache(
-                    averaged().held_out if name == _AVERAGE else _of_folds(name, samples, fold, seed)
-                )
-                found[name] = over_folds(fits[name], samples, fold)
-            except CalibServeError as error:
-                refused[name] = str(error)
-                continue
-            if why := _harm(found["none"], found[name], samples, seed=seed):
-                refused[name] = why
-        allowed = {name: held for name, held in found.items() if name not in refused}
-        if not allowed:
-            raise InputError(refused["none"])
-        best, chosen, scores = _ranked(found, allowed, samples)
-        selection = Selection(
-            criterion="nll",
-            rule=_RULE_OF_AVERAGE if _AVERAGE in found else _RULE,
-            best=best,
-            chosen=chosen,
-            scores=tuple(replace(scores.get(n, Score(n)), refused=refused.get(n)) for n in names),
-            folds=folds,
-            seed=seed,
-            tolerance=_TOLERANCE,
-            level=_LEVEL,
-        )
-        return cls(selection, fold, fits, averaged)
+    fits: Sequence[Artifact]
+    averaged: Averaged | None
 
 
-def _of_folds(name: str, samples: Samples, fold: NDArray[np.intp], seed: int) -> FoldFit:
-    fit = fitter_of(name, {}, samples.is_multilabel, seed=seed)
-    return lambda f: fit(samples.take(fold != f))
+def _compared(
+    samples: Samples, names: Sequence[str], fold: Codes, seed: int, progress: Progress | None
+) -> _Comparison:
+    """Compare methods on folds (n,) of the samples; the first of them is "none"."""
+    folds, averaged = int(fold.max()) + 1, None
+    fits: dict[str, list[Artifact]] = {}
+    found: dict[str, HeldOut] = {}
+    refused: dict[str, str] = {}
+    for done, name in enumerate(names):
+        if progress:
+            progress(name, done, len(names))
+        try:
+            if name == _AVERAGE:
+                averaged = Averaged.of(samples, fold)
+                fits[name] = [averaged.held_out(f) for f in range(folds)]
+            else:
+                fit = fitter_of(name, {}, samples.is_multilabel, seed=seed)
+                fits[name] = fits_of_folds(samples, fold, fit)
+            found[name] = over_folds(fits[name], samples, fold)
+        except CalibServeError as error:
+            refused[name] = str(error)
+            continue
+        if why := _harm(found["none"], found[name], samples, seed=seed):
+            refused[name] = why
+    allowed = {name: held for name, held in found.items() if name not in refused}
+    if not allowed:
+        raise InputError(refused["none"])
+    best, chosen, scores = _ranked(found, allowed, samples)
+    rule = "simplest within 0.1 % of the best"
+    if _AVERAGE in found:
+        rule = "the structured average, unless another is better by over a standard error and 1 / n"
+    selection = Selection(
+        criterion="nll",
+        rule=rule,
+        best=best,
+        chosen=chosen,
+        scores=tuple(replace(scores.get(n, Score(n)), refused=refused.get(n)) for n in names),
+        folds=folds,
+        seed=seed,
+        tolerance=_TOLERANCE,
+        level=_LEVEL,
+    )
+    return _Comparison(selection, fits[chosen], averaged)
 
 
-def why_none(selection: Selection) -> list[str]:
+def _why_none(selection: Selection) -> list[str]:
     """Say in a sentence why methods were refused, where nothing was fitted for it."""
     refused: dict[str, list[str]] = {}
     for score in selection.scores:
@@ -246,7 +228,7 @@ def _ranked(
     scores = {
         name: Score(name, value[name], value[name] - value[best], error_of(name, best)) for name in found
     }
-    chosen = next(name for name in allowed if scores[name].above_best <= _NEAR * abs(value[best]))
+    chosen = next(name for name in allowed if scores[name].above_best <= 1e-3 * abs(value[best]))
     if _AVERAGE in allowed and chosen != _AVERAGE:
         # The uniform share of one sample may cost an NLL of 1 / n, and is no reason against the average.
         slack = 1 / len(samples)

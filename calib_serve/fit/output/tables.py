@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -24,11 +24,7 @@ Of two classes the top one's confidence hides a changed share of each: the defau
 
 
 def fit_histogram_width(
-    samples: Samples,
-    *,
-    bins: int = 15,
-    of: Of | None = None,
-    smoothing: float = 1.0,
+    samples: Samples, *, bins: int = 15, of: Of | None = None, smoothing: float = 1.0
 ) -> Artifact:
     """Fit bins of equal width, each with the observed frequency of its samples.
 
@@ -36,22 +32,18 @@ def fit_histogram_width(
     between 0 and 1; 0 gives the plain frequencies. Raises InputError for options that cannot be right.
     Zadrozny 2001, section 3.
     """
-    return _histogram(samples, "histogram-width", equal_width, of=of, bins=bins, smoothing=smoothing)
+    return _histogram(samples, "width", of or default_of(samples.classes), bins, smoothing)
 
 
 def fit_histogram_mass(
-    samples: Samples,
-    *,
-    bins: int = 15,
-    of: Of | None = None,
-    smoothing: float = 1.0,
+    samples: Samples, *, bins: int = 15, of: Of | None = None, smoothing: float = 1.0
 ) -> Artifact:
     """Fit bins of equal numbers of samples; otherwise as ``fit_histogram_width``.
 
     Confidences that tie share a bin, so that there may be fewer than ``bins``. With ``of="each"`` and
     many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
     """
-    return _histogram(samples, "histogram-mass", quantile_edges, of=of, bins=bins, smoothing=smoothing)
+    return _histogram(samples, "mass", of or default_of(samples.classes), bins, smoothing)
 
 
 def fit_isotonic(samples: Samples, *, of: Of = "each") -> Artifact:
@@ -86,11 +78,6 @@ def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> 
     return (x[changes] + x[changes + 1]) / 2, np.append(values[changes], values[-1])
 
 
-def equal_width(p: Floats, bins: int) -> Floats:
-    """The inner edges of bins of equal width, independent of the probabilities."""
-    return np.linspace(0, 1, bins + 1)[1:-1]
-
-
 def quantile_edges(p: Floats, bins: int) -> Floats:
     """The inner edges of bins that hold equally many probabilities (n,); fewer where these tie."""
     told = _told_apart(p)
@@ -111,6 +98,11 @@ def _told_apart(p: Floats) -> Floats:
     return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, 20)), exponent - 20))
 
 
+def default_of(classes: int) -> Of:
+    """The tables that a histogram has by default."""
+    return "each" if classes == 2 else "top"
+
+
 def histogram_row(
     p: Floats, came_true: Floats, weight: Floats, edges: Floats, smoothing: float
 ) -> tuple[Floats, Floats]:
@@ -129,24 +121,17 @@ def histogram_row(
 
 
 def _histogram(
-    samples: Samples,
-    method: str,
-    edges_of: Callable[[Floats, int], Floats],
-    *,
-    of: Of | None,
-    bins: int,
-    smoothing: float,
+    samples: Samples, equal: Literal["width", "mass"], of: Of, bins: int, smoothing: float
 ) -> Artifact:
-    of = of or ("each" if samples.classes == 2 else "top")
     check_table(of, bins, smoothing)
-    rows = [
-        histogram_row(p, came_true, weight, edges_of(p, bins), smoothing)
-        for p, came_true, weight in _columns(samples, of)
-    ]
+    rows = []
+    for p, came_true, weight in _columns(samples, of):
+        edges = np.linspace(0, 1, bins + 1)[1:-1] if equal == "width" else quantile_edges(p, bins)
+        rows.append(histogram_row(p, came_true, weight, edges, smoothing))
     return complete(
         [table_of(rows)],
         samples,
-        method=method,
+        method=f"histogram-{equal}",
         fit={"objective": "share of each bin", "of": of, "bins": bins, "smoothing": smoothing},
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,6 @@ from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
-
-_MAX_STEPS = 100
 
 # Logits above which passes are in float32; sums over samples stay in float64. By size alone, so that
 # the same numbers in another float type give the same answer.
@@ -45,6 +43,16 @@ class Slope:
     lost: float
 
 
+class Optimum(NamedTuple):
+    """The temperature of least NLL, and what certifies it."""
+
+    temperature: float
+    gradient_norm: float
+    iterations: int
+    nll_before: float
+    nll_after: float
+
+
 def fit_temperature(samples: Samples) -> Artifact:
     """Fit the temperature that minimises the NLL of the calibration set.
 
@@ -59,24 +67,20 @@ def fit_temperature(samples: Samples) -> Artifact:
     rows = TopLogits.of(samples)
     found = _optimum(rows)
     return complete(
-        [LogitMap.temperature(found["temperature"])],
+        [LogitMap.temperature(found.temperature)],
         samples,
         method="temperature",
-        fit={
-            "objective": "nll",
-            "solver": "halley on T squared",
-            **found,
-        },
+        fit={"objective": "nll", "solver": "halley on T squared", **found._asdict()},
         reference=None if samples.part else (rows.reference(), rows.predicted),
     )
 
 
-def temperature(samples: Samples) -> dict[str, Any]:
-    """T of least NLL with its certificate, as ``fit_temperature`` stores it."""
+def temperature(samples: Samples) -> Optimum:
+    """The T of least NLL; FitError as of ``fit_temperature``."""
     return _optimum(TopLogits.of(samples))
 
 
-def _optimum(rows: TopLogits) -> dict[str, Any]:
+def _optimum(rows: TopLogits) -> Optimum:
     samples = rows.samples
     before = start = rows.slope(1.0)
     stride = samples.size // (1 << 21)
@@ -90,13 +94,7 @@ def _optimum(rows: TopLogits) -> dict[str, Any]:
     end, steps = _search(rows.slope, start, tolerance=tolerance)
     if reason := _why_none(samples, end):
         raise FitError(f"no finite temperature is best: {reason}")
-    return {
-        "temperature": 1 / end.s,
-        "gradient_norm": abs(end.first * end.s),
-        "iterations": steps,
-        "nll_before": before.nll,
-        "nll_after": end.nll,
-    }
+    return Optimum(1 / end.s, abs(end.first * end.s), steps, before.nll, end.nll)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +185,8 @@ def _search(f: Callable[[float], Slope], at: Slope, *, tolerance: float) -> tupl
 
     Steps are of log s, kept inside a bracket that shrinks.
     """
-    low, high, t = -math.inf, math.inf, math.log(at.s)
-    for steps in range(_MAX_STEPS):
+    low, high, t, most = -math.inf, math.inf, math.log(at.s), 100
+    for steps in range(most):
         if abs(at.first * at.s) <= tolerance * max(1.0, at.nll):
             return at, steps
         low, high = (t, high) if at.first < 0 else (low, t)
@@ -200,7 +198,7 @@ def _search(f: Callable[[float], Slope], at: Slope, *, tolerance: float) -> tupl
         t = t_next
         at = f(math.exp(t))
     raise FitError(
-        f"the temperature did not converge in {_MAX_STEPS} steps: T = {1 / at.s:g}, gradient "
+        f"the temperature did not converge in {most} steps: T = {1 / at.s:g}, gradient "
         f"{at.first * at.s:g}; look for a few samples with extreme logits"
     )
 

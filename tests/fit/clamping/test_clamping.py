@@ -167,3 +167,12 @@ def test_hostile_input_is_refused_before_any_long_work(classifier, drawn) -> Non
         fit_neural_clamping_efficient(classifier, x, y, input_range=(0.4, 0.6))
     with pytest.raises(FitError, match="every sample is right"):
         fit_neural_clamping(classifier, x, classifier.logits(x).argmax(axis=1), resolution=None)
+    wrong = {
+        "gamma": ("x", None, -1, 11),
+        "penalty": ("fifth", None, -1, np.inf),
+        "resolution": ("x", 0, 9, 2.5),
+    }
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(InputError, match=name):
+                fit_neural_clamping(classifier, x, y, **{"resolution": 1, name: value})

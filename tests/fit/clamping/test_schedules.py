@@ -13,7 +13,7 @@ from calib_serve.artifact import InputShift
 from calib_serve.fit import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.clamping.schedules import PAPER, Descent
-from calib_serve.fit.facts import reference_bins
+from calib_serve.metrics import ece
 from calib_serve.models import from_module
 from calib_serve.models.torch_classifier import TorchClassifier
 from calib_serve.scores import softmax
@@ -69,7 +69,7 @@ def test_the_efficient_form_searches_the_grid_it_is_given(classifier, drawn) -> 
     fit = fit_neural_clamping_efficient(classifier, *drawn, grid=values)
     assert fit.fit["grid"] == {"values": 3, "low": 0.5, "high": 2.5}
     z = classifier.logits(drawn[0], shift=InputShift(fit.input_shift.delta))
-    eces = [reference_bins(softmax(z / t), drawn[1]).ece() for t in values]
+    eces = [ece(softmax(z / t), drawn[1]) for t in values]
     assert fit.fit["temperature"] == values[int(np.argmin(eces))]
     default = fit_neural_clamping_efficient(classifier, *drawn)
     assert default.fit["grid"] == {"values": 5000, "low": 0.001, "high": 5.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from too_sure import draw
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
@@ -13,20 +14,13 @@ from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 
 METHODS = [*(name for name in CANDIDATES if name != "none"), "auto"]
-Arrays = tuple[np.ndarray, np.ndarray]
-
-
-def draw(n: int = 120, k: int = 4, seed: int = 0) -> Arrays:
-    rng = np.random.default_rng(seed)
-    z = 2 * rng.standard_normal((n, k))
-    return 2.5 * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
 
 
 def fit(method: str, z: np.ndarray, y: np.ndarray) -> Artifact:
     return select(Samples.of(z, y)) if method == "auto" else fit_by_name(method, z, y)
 
 
-Z, Y = draw()
+Z, Y = draw(120)
 REFUSED = {
     "one class": (Z, np.zeros(len(Z), int), FitError, "all 120 labels are of class 0"),
     "all wrong": (Z, Z.argmin(axis=1), FitError, "not one of 120 samples is classified right"),

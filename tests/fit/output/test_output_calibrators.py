@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 from threadpoolctl import threadpool_info, threadpool_limits
+from too_sure import draw
 
 from calib_serve import Artifact, calibrate
 from calib_serve.core.errors import FitError, InputError
@@ -23,12 +24,6 @@ from calib_serve.scores import softmax
 
 METHODS = pytest.mark.parametrize("method", CANDIDATES)
 LINEAR = ("vector", "matrix", "ms-odir", "dirichlet-odir", "structured-vector", "structured-matrix")
-
-
-def draw(n: int = 600, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    z = 2 * rng.standard_normal((n, k))
-    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
 
 
 @METHODS
@@ -146,7 +141,7 @@ def test_the_uniform_part_finds_the_share_of_labels_that_nothing_foretells():
     noisy = np.where(rng.random(len(labels)) < 0.2, rng.integers(0, 5, len(labels)), labels)
     fit = vars(base(Samples.of(logits, noisy)))
     assert fit["uniform"] == pytest.approx(0.2, abs=0.03)
-    assert fit["t"] == pytest.approx(1.0, abs=0.1)
+    assert fit["temperature"] == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_histogram_holds_the_share_of_each_bin():
@@ -189,10 +184,32 @@ def test_rounding_moves_no_sample_of_a_model_with_few_probabilities_to_another_b
     np.testing.assert_array_equal(found[2], found[1])
 
 
-@pytest.mark.parametrize("options", [{"bins": 0}, {"of": "both"}, {"smoothing": -1}, {"smoothing": np.inf}])
-def test_options_of_a_histogram_that_cannot_be_right_are_refused(options):
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *(("histogram-width", {"bins": bins}) for bins in (0, 2.5, True, "9", None)),
+        *(("histogram-mass", {"smoothing": smoothing}) for smoothing in (-1, np.inf, np.nan, "1")),
+        *((method, {"of": "both"}) for method in ("histogram-width", "isotonic")),
+        *(("temperature-ece", {"grid": grid}) for grid in ([1.0], [0, 1], [[1, 2], [3, 4]], "finest", ["a"])),
+        *(("auto", {"folds": folds}) for folds in ("3", 2.0, True, 51)),
+        ("auto", {"keep_predictions": "no"}),
+        ("auto", {"keep_predictions": True, "candidates": ["vector"]}),
+    ],
+)
+def test_options_that_cannot_be_right_are_refused(method: str, options: dict[str, object]):
     with pytest.raises(InputError):
-        fit_histogram_width(Samples.of(*draw(50)), **options)
+        calibrate(*draw(50), method, outputs="logits", **options)
+
+
+def test_folds_that_are_too_few_to_choose_by_are_said():
+    logits, labels = draw(50)
+    for y, method, said in (
+        (labels, "temperature", "a temperature is fitted; 1 folds are too few"),
+        (logits.argmax(axis=1), "none", "nothing is fitted; 1 folds are too few"),
+    ):
+        artifact = calibrate(logits, y, folds=1, outputs="logits", cross_validate=False)
+        assert artifact.method == method
+        assert said in artifact.fit.remarks[-1]
 
 
 def test_the_temperature_of_least_ece_is_the_brute_force_one(data_dir: Path):

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calib_serve import Artifact, calibrate
 from calib_serve.core.errors import FitError
-from calib_serve.fit.output.binary import fit_intercept, fit_logistic
+from calib_serve.fit.output.binary import fit_intercept, fit_logistic, fit_platt
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import evaluate_event
 from calib_serve.scores import sigmoid
@@ -84,6 +84,7 @@ def test_an_intercept_makes_means_right_and_keeps_the_order() -> None:
         (fit_logistic, [-2.0, -1, 1, 2], [0, 0, 1, 1], "tells the classes apart"),
         (fit_logistic, [-2.0, -1, -1, 2], [0, 0, 1, 1], "tells the classes apart"),
         (fit_logistic, [2.0, -1, 1, -2, 3], [0, 1, 0, 1, 1], "do not rise"),
+        (fit_platt, [1.0, 1, 1, 1], [0, 1, 0, 1], "do not rise"),
     ],
 )
 def test_a_map_that_is_not_finite_or_falls_is_refused(fit, z, y, says: str) -> None:

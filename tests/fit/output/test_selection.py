@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from too_sure import draw
 
 from calib_serve.artifact import LogitMap, Score
 from calib_serve.fit.facts import fit_none
@@ -18,12 +19,6 @@ from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 from calib_serve.scores import softmax
-
-
-def draw(n: int = 800, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    z = 2 * rng.standard_normal((n, k))
-    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
 
 
 @pytest.fixture
@@ -57,7 +52,7 @@ def row(artifact, method: str) -> Score:
 
 
 def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harmful):
-    artifact = select(Samples.of(*draw()), candidates=["temperature", "forgetful"])
+    artifact = select(Samples.of(*draw(800)), candidates=["temperature", "forgetful"])
     refused = row(artifact, "forgetful").refused
     assert "accuracy falls by" in refused
     assert "interval" in refused
@@ -65,10 +60,10 @@ def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harm
 
 
 def test_a_method_that_is_equally_sure_of_all_is_refused_for_its_refinement(harmful):
-    artifact = select(Samples.of(*draw(t=1.0)), candidates=["temperature", "dull"])
+    artifact = select(Samples.of(*draw(800, t=1.0)), candidates=["temperature", "dull"])
     assert "refinement AUROC falls by" in row(artifact, "dull").refused
     # Where the proper scores gain as a whole, they may pay for it with refinement.
-    assert row(select(Samples.of(*draw(t=9.0)), candidates=["dull"]), "dull").refused is None
+    assert row(select(Samples.of(*draw(800, t=9.0)), candidates=["dull"]), "dull").refused is None
 
 
 def test_no_calibration_wins_where_there_is_nothing_to_gain():
@@ -79,7 +74,7 @@ def test_no_calibration_wins_where_there_is_nothing_to_gain():
 
 def test_of_methods_within_a_thousandth_the_simplest_wins():
     artifact = select(
-        Samples.of(*draw()), candidates=["temperature", "structured-vector", "structured-matrix"]
+        Samples.of(*draw(800)), candidates=["temperature", "structured-vector", "structured-matrix"]
     )
     selection = artifact.selection
     rows = {r.method: r for r in selection.scores if not math.isnan(r.above_best)}

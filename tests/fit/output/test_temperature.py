@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
+from too_sure import draw
 
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.temperature import TopLogits, fit_temperature
@@ -31,13 +32,6 @@ def fitted(logits, labels, **weighing):
     return fit_temperature(Samples.of(logits, labels, **weighing))
 
 
-def draw(n: int, k: int, t: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits that are T times too large for the labels drawn from them."""
-    rng = np.random.default_rng(seed)
-    z = 2 * rng.standard_normal((n, k))
-    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
-
-
 @pytest.mark.parametrize("name", SETS)
 def test_on_real_logits_the_nll_is_the_exact_optimum_to_1e_8(data_dir: Path, name: str):
     data = np.load(data_dir / "logits" / f"{name}.npz")
@@ -55,6 +49,7 @@ def test_on_real_logits_the_nll_is_the_exact_optimum_to_1e_8(data_dir: Path, nam
     assert artifact.fit["nll_before"] == pytest.approx(
         nll(softmax(logits.astype(np.float64)), labels), rel=1e-9
     )
+    assert artifact.fit["objective"] == "nll"
     assert artifact.fit["iterations"] <= 4  # each a pass over all samples, which is the time of a fit
     if test_ece is not None:
         probs = artifact.probs(data["test_logits"])
@@ -106,15 +101,14 @@ def test_without_a_finite_optimum_the_error_says_why():
         fit_temperature(Samples.of(np.full((100, 4), 2.0), labels))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sample_weight": [-1.0, 1.0]},
-        {"sample_weight": [0.0, 0.0]},
-        {"sample_weight": [np.nan, 1.0]},
-        {"class_weight": "equal"},
-    ],
-)
-def test_weights_that_cannot_be_right_are_refused(options):
-    with pytest.raises(InputError):
-        Samples.of(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), **options)
+@pytest.mark.parametrize("wrong", [[-1.0, 1], [0.0, 0], [np.nan, 1], [np.inf, 1], [1.0, 2, 3], "equal"])
+def test_class_weights_that_cannot_be_right_are_refused(wrong):
+    with pytest.raises(InputError, match="weight"):
+        Samples.of(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), class_weight=wrong)
+
+
+def test_weights_whose_sum_is_infinite_weigh_as_smaller_ones_do():
+    logits, labels = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0]]), np.array([0, 1, 1])
+    with np.errstate(over="ignore"):
+        found = Samples.of(logits, labels, sample_weight=[1e308, 1e308, 5e307]).weights
+    np.testing.assert_allclose(found, [1.2, 1.2, 0.6])

@@ -17,6 +17,7 @@ from calib_serve import calibrate, evaluate
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit import TWO_CLASSES
 from calib_serve.fit.output.selection import default_candidates
+from calib_serve.metrics import nll
 from calib_serve.scores import sigmoid
 
 N = sized(ci=1500, nightly=20_000)
@@ -48,8 +49,16 @@ def test_platt_is_scikit_learns_sigmoid() -> None:
     np.testing.assert_allclose(artifact.probs(model.decision_function(x)), expected, atol=1e-6)
 
 
-def test_beta_is_the_optimum_that_a_general_solver_finds() -> None:
-    z, y = shifted()
+def bent(n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    """Logits whose low end says nothing: the best map of it is flat there."""
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=n) * 2
+    return z, (rng.random(n) < sigmoid(np.logaddexp(0, z) + 0.3 * np.logaddexp(0, -z) - 1)).astype(int)
+
+
+@pytest.mark.parametrize("make", [shifted, bent])
+def test_beta_is_the_optimum_that_a_general_solver_finds(make) -> None:
+    z, y = make()
     t = targets(y)
 
     def loss(theta: np.ndarray) -> float:
@@ -60,6 +69,17 @@ def test_beta_is_the_optimum_that_a_general_solver_finds() -> None:
     fit = calibrate(z, y, "beta", cross_validate=False, outputs="logit").fit
     assert loss(np.array([fit["a"], fit["b"], fit["c"]])) <= found.fun + 1e-12
     np.testing.assert_allclose([fit["a"], fit["b"], fit["c"]], found.x, atol=2e-3)
+    assert (fit["a"] == 0) == (make is bent)
+
+
+@pytest.mark.parametrize("method", TWO_CLASSES)
+def test_its_facts_are_the_nll_before_and_after_and_how_near_the_optimum_is(method: str) -> None:
+    z, y = shifted(600)
+    artifact = calibrate(z, y, method, cross_validate=False, outputs="logit")
+    assert artifact.fit["nll_before"] == pytest.approx(nll(np.stack([sigmoid(-z), sigmoid(z)], axis=1), y))
+    assert artifact.fit["nll_after"] == pytest.approx(nll(artifact.probs(z), y))
+    assert 0 <= artifact.fit["gap"] < 1e-14
+    assert artifact.fit["gradient_norm"] < 1e-6
 
 
 @pytest.mark.parametrize("method", ["platt", "beta", "vector"])
