@@ -31,7 +31,6 @@ from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._outputs import ALL
 from calib_serve.fuse.onnx._parity import (
     REPORT,
-    TOLERANCE,
     batch_of,
     check_repairs,
     equal,
@@ -104,11 +103,6 @@ class FuseReport(Parity):
     artifact: str
     runtimes: tuple[Parity, ...] = ()
 
-    @property
-    def folded(self) -> tuple[str, ...]:
-        """Pick the steps that added no node."""
-        return tuple(what for what in self.done if "folded" in what or "head put into" in what)
-
     def rows(self) -> list[tuple[str, str]]:
         """List headings, which may be empty, and texts, for display."""
         follow = [("", f"{self.followers} outputs that follow agree")] if self.followers else []
@@ -121,10 +115,6 @@ class FuseReport(Parity):
             *(row for one in self.runtimes for row in one.rows()),
             *follow,
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**super().as_dict(), "folded": list(self.folded)}
 
 
 def fuse_onnx(
@@ -195,11 +185,7 @@ def _fuse(
     check_class_order(artifact, named, source, proven=proof != UNPROVEN)
     others = possible_twins(editor.graph, plan)
     edits, tail = carry_out(editor, plan)
-    # The shift tells one sample's shape where the graph leaves it free.
-    shift = artifact.input_shift
-    sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
-    made_up = generate(model.graph, by=plan.by, shapes=sizes, masks=plan.mask_inputs) if not given else {}
-    feeds = _with_sources({**given, **made_up}, plan)
+    feeds = _feeds(model, plan, given)
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as made:
         probe = made.with_suffix(f"{made.suffix}.raw")
@@ -241,7 +227,12 @@ def _fuse(
     )
 
 
-def _with_sources(feeds: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def _feeds(model: ir.Model, plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
+    """The inputs that parity is measured on: those that are ``given``, else made-up ones; sources in turn."""
+    # The shift tells one sample's shape where the graph leaves it free.
+    shift = plan.artifact.input_shift
+    sizes = {} if shift is None else {str(plan.shifted): shift.delta.shape}
+    feeds = given or generate(model.graph, by=plan.by, shapes=sizes, masks=plan.mask_inputs)
     if plan.by is None:
         return feeds
     rows = max(len(one) for one in feeds.values() if np.ndim(one))
@@ -370,10 +361,9 @@ def _check_followers(
     if not names:
         return []
     write(raw, probe, out=out, strict=False)
-    near = TOLERANCE[plan.dtype]
     wanted = run({**prepare(feeds, plan), **cut}, names)
     for name, old in zip(names, wanted, strict=True):
-        if not equal(old, shown[name], near):
+        if not equal(old, shown[name], plan.near):
             raise FuseError(f"the output {name!r} does not follow the calibrated scores; {REPORT}")
     return names
 

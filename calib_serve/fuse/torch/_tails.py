@@ -83,7 +83,7 @@ class Read(nn.Module):
 
 
 class CalibrateScores(nn.Module):
-    """Base of all tails: from scores to calibrated logits, and on to probabilities."""
+    """Base of all tails: from scores to calibrated logits, and on to probabilities, in float32 or float64."""
 
     def __init__(
         self,
@@ -94,15 +94,13 @@ class CalibrateScores(nn.Module):
         change: Change,
     ) -> None:
         super().__init__()
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        self.read = Read(outputs, artifact.classes, change, wide)
-        self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
-        self.probabilities = probabilities(artifact, wide)
+        self.read = Read(outputs, artifact.classes, change, dtype)
+        self.maps = nn.Sequential(*[Map(m, dtype) for m in maps])
+        self.probabilities = probabilities(artifact, dtype)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
         self.labels = artifact.is_multilabel
         self.one = outputs in ONE_COLUMN
-        self.wide = dtype == torch.float64
         self.least = LEAST
 
     def logits(self, z: Tensor) -> Tensor:
@@ -154,15 +152,14 @@ class Everything(CalibrateScores):
     ) -> None:
         super().__init__(maps, artifact, dtype, *kind)
         self.register_buffer("inner_edges", edges(inner_edges(artifact), dtype))
-        wide = torch.float64 if self.wide else torch.float32
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
         self.has_sets, self.abstains, self.has_acts, self.chooses = (
             name in decision_names(artifact) for name in NAMES
         )
-        self.sets = sets(artifact, wide) if self.has_sets else nn.Identity()
-        self.abstention = _Abstention(artifact, wide) if self.abstains else nn.Identity()
-        self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
-        self.choice = nn.Identity() if artifact.choice is None else _Choice(artifact.choice, wide)
+        self.sets = sets(artifact, dtype) if self.has_sets else nn.Identity()
+        self.abstention = _Abstention(artifact, dtype) if self.abstains else nn.Identity()
+        self.acts = _Acts(artifact, dtype) if self.has_acts else nn.Identity()
+        self.choice = nn.Identity() if artifact.choice is None else _Choice(artifact.choice, dtype)
 
     def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name."""
