@@ -42,11 +42,10 @@ class Plan:
     Head, else the ``scores``: logits where ``activation`` makes ``outputs`` of them, else ``outputs``
     themselves, as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` names the output
     that was chosen, ``shifted`` the input that is shifted, ``by`` that of the sources, ``dtype`` is the
-    narrowest type, ``near`` what its rounding allows for logits of size 1, and ``rounding`` its name and that
-    of the last node that computes in it. ``sources`` are the raw scores and their readers. ``masked`` names
-    the raw logits before and behind a mask, if there is one, and ``mask_inputs`` the inputs that it alone is
-    made of. ``hidden``: the chosen output is a tensor inside, which the graph shows only until it is
-    measured. ``custom_ops``: the library of its own operators.
+    narrowest type, and ``rounding`` its name and that of the last node that computes in it. ``sources`` are
+    the raw scores and their readers. ``masked`` names the raw logits before and behind a mask, if there is
+    one, and ``mask_inputs`` the inputs that it alone is made of. ``hidden``: the chosen output is a tensor
+    inside, which the graph shows only until it is measured. ``custom_ops``: the library of its own operators.
     """
 
     artifact: Artifact
@@ -58,7 +57,6 @@ class Plan:
     told: bool
     activation: str | None
     dtype: ir.DataType
-    near: float
     rounding: str
     returns: Shown
     output: str
@@ -69,6 +67,11 @@ class Plan:
     hidden: bool
     custom_ops: str | Path | None = None
     by: str | None = None
+
+    @property
+    def near(self) -> float:
+        """The difference that rounding allows for logits of size 1."""
+        return ROUNDING[str(self.dtype.numpy())]
 
     @property
     def shows_logits(self) -> bool:
@@ -136,7 +139,6 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         told=asked.outputs is not None,
         activation=None if tail.activation is None else tail.activation.op_type,
         dtype=dtype,
-        near=ROUNDING[str(dtype.numpy())],
         rounding=dtype.name + (f" of {describe(types[dtype])}" if dtype in types else ""),
         returns=asked.returns,
         output=str(tail.output.name),
