@@ -27,9 +27,10 @@ from calib_serve.fuse._parity import Parity, check_class_order, check_examples, 
 from calib_serve.fuse.onnx._agreement import RawRun, possible_twins
 from calib_serve.fuse.onnx._files import data_files, pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
-from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.onnx._graph import Editor, require
 from calib_serve.fuse.onnx._outputs import ALL
 from calib_serve.fuse.onnx._parity import (
+    ORT,
     REPORT,
     batch_of,
     check_repairs,
@@ -42,12 +43,12 @@ from calib_serve.fuse.onnx._parity import (
     read_fused,
     run_raw,
 )
-from calib_serve.fuse.onnx._places import fuse_places
+from calib_serve.fuse.onnx._places import find_places, flatten_places, restore_places
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._raw_scores import prepare
 from calib_serve.fuse.onnx._tail import Tail
 from calib_serve.fuse.proof import PROOF, UNPROVEN, Against, required_proof
-from calib_serve.scores import GraphReader, check_outputs
+from calib_serve.scores import GraphReader, Places, check_outputs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -150,9 +151,8 @@ def fuse_onnx(
     """
     asked = changed(options or OnnxOptions(), keywords, fuse_onnx)
     check_outputs(asked.outputs)
-    fuse = _fuse if artifact.model.class_axis is None else partial(fuse_places, key=_MODEL, fuse=_fuse)
-    report: FuseReport = fuse(Path(model_path), artifact, Path(out_path), asked)
-    return report
+    fuse = _fuse if artifact.model.class_axis is None else _fuse_places
+    return fuse(Path(model_path), artifact, Path(out_path), asked)
 
 
 def _fuse(
@@ -225,6 +225,59 @@ def _fuse(
         model=hashed,
         artifact=artifact.fingerprint,
     )
+
+
+def _fuse_places(source: Path, artifact: Artifact, out: Path, asked: OnnxOptions) -> FuseReport:
+    """Fuse into a graph whose scores have the artifact's class axis, or into one of rows (n, K) after all.
+
+    The graph is written once more with its scores as rows, one a place; the steps are put into that and
+    proved there; then its outputs get the places' shape back. Both changes of shape are proved by equality.
+    """
+    model = read(source)
+    nodes, shown = len(model.graph), [str(v.name) for v in model.graph.outputs]
+    scores = find_places(model.graph, artifact, asked.output_name)
+    if scores is None:
+        return _fuse(source, artifact, out, asked)
+    if artifact.model_steps:
+        raise FuseError("the artifact changes the model itself, which is not supported for tokens or pixels")
+    data = data_files(model)
+    proof = required_proof(artifact, lambda: sha256_with(source, data), source, asked, asked.inputs)
+    if isinstance(proof, Against):
+        raise FuseError(
+            "scores of tokens or pixels are not compared by rows of a file yet: fit on the model itself "
+            "(calib-serve fit --model), or say --unproven (unproven=True)"
+        )
+    feeds = read_inputs(asked.inputs) or generate(model.graph)
+    with pending(out) as partial:
+        flat, rows = (partial.with_name(f"{partial.name}.{what}") for what in ("flat", "rows"))
+        try:
+            flatten_places(Editor(model), scores)
+            model.metadata_props.setdefault(_MODEL, sha256(source))
+            write(model, flat, out=out)
+            report = _fuse(flat, artifact, rows, replace(asked, output_name=scores.name), proof)
+            fused = read(rows)
+            own = [n for n in report.outputs if n == scores.name or n not in shown]
+            restore_places(Editor(fused), scores, own)
+            fused.meta["types"] |= model.meta["types"]  # names of free sizes as they were
+            write(fused, partial, out=out)
+            (raw,), (made,) = (
+                run_raw(path, feeds, [scores.name], asked.custom_ops) for path in (source, flat)
+            )
+            places = Places.of(raw.shape, made.shape[1], axis=scores.axis)
+            require(np.array_equal(places.rows(raw), made), "the rows are not the scores")
+            for runtime in (ORT, *asked.runtime):
+                both = (
+                    run_raw(path, feeds, report.outputs, asked.custom_ops, runtime)
+                    for path in (rows, partial)
+                )
+                for name, one, other in zip(report.outputs, *both, strict=True):
+                    wanted = places.restored(one) if name in own else one
+                    require(np.array_equal(wanted, other), f"{name!r} has other places in {runtime}")
+        finally:
+            flat.unlink(missing_ok=True)
+            rows.unlink(missing_ok=True)
+    said = f"{scores.name!r} has its classes on axis {scores.axis}: each place is calibrated as a row"
+    return replace(report, done=(said, *report.done), nodes_before=nodes, nodes_after=len(fused.graph))
 
 
 def _feeds(model: ir.Model, plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
