@@ -61,16 +61,12 @@ class RawRun:
         scores = np.asarray(results[plan.scores], np.float64)
         return cls(plan, results, class_logits(scores.reshape(len(scores), -1), plan))
 
-    def twins(self, values: Mapping[str, ir.Value]) -> frozenset[ir.Value]:
-        """Pick the values, by name in the raw graph, that hold the scores: logits, or their probabilities."""
-        return frozenset(v for name, v in values.items() if self._shows_scores(self.results.get(name)))
-
     def judge(self, status: OutputStatus) -> OutputStatus:
         """Judge an output that no way leads to: independent, unless its numbers are those of the scores."""
         found = self.results.get(status.name)
         if status.status != "independent" or found is None:
             return status
-        if self._shows_scores(found):
+        if self.shows_scores(found):
             return replace(status, status="left raw", reason=f"on every input it equals the scores, {_ANEW}")
         known, reason = self._labels(found), "on every input it names the class of the scores"
         if known is None:
@@ -97,7 +93,7 @@ class RawRun:
             for name, n in wrong.items()
         ]
 
-    def _shows_scores(self, found: Any) -> bool:
+    def shows_scores(self, found: Any) -> bool:
         """Whether a result equals the scores, or the largest of them, as logits or as probabilities."""
         array = np.asarray(found)
         if array.dtype.kind != "f" or array.shape[:1] != (len(self.logits),):

@@ -307,10 +307,11 @@ def _judge(
     """
     probe, fused, out = files
     raw = RawRun.of(plan, probe, feeds)
+    twins = frozenset(v for name, v in others.items() if raw.shows_scores(raw.results.get(name)))
     found = judge_outputs(
         editor,
         plan.artifact,
-        replace(plan.sources, twins=raw.twins(others)),
+        replace(plan.sources, twins=twins),
         plan.tail,
         tail,
         own=_own(plan),
