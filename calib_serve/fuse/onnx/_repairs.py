@@ -18,11 +18,8 @@ import onnx.version_converter
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse.onnx._in_parts import inferred_types, write_activations_whole
 
-OPSET = 13
-"""The oldest opset whose Softmax works along one axis."""
-
-_IR = 7
-"""The IR version of that opset."""
+OPSET, _IR = 13, 7
+"""The oldest opset whose Softmax works along one axis, and its IR version."""
 
 _ALIAS = "ai.onnx"  # of the standard domain, whose name is empty
 
