@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, Choice, PredictionSets
+from calib_serve.artifact import Artifact, Choice, Contract, PredictionSets
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import act_least
@@ -73,7 +73,7 @@ def check_decisions(
         close += _compare("abstain", found, artifact.abstain(probs), sure, rows, report=report)
     if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
-        sure = _sure_acts(artifact, probs, relative)
+        sure = _sure_acts(artifact.contract, probs, relative)
         close += _compare("act", found, acts, sure, rows, report=report)
     if artifact.choice is not None:
         sure = _sure_choice(artifact.choice, probs, relative)
@@ -90,9 +90,10 @@ def _sure_choice(choice: Choice, probs: AnyFloats, relative: float) -> NDArray[n
     return np.asarray(ranked[:, 1] - ranked[:, 0] > 2 * off * ranked[:, 1] + _UNDERFLOW)
 
 
-def _sure_acts(artifact: Artifact, probs: AnyFloats, relative: float) -> NDArray[np.bool_]:
+def _sure_acts(contract: Contract, probs: AnyFloats, relative: float) -> NDArray[np.bool_]:
     """The rows (n,) whose act survives rounding, and whose class does where thresholds differ."""
-    least = np.broadcast_to(act_least(artifact, np.float64), artifact.classes)
+    classes = probs.shape[1]
+    least = np.broadcast_to(act_least(contract, classes, np.float64), classes)
     ranked = np.sort(probs, axis=1)
     top, second = ranked[:, -1], ranked[:, -2]
     far = np.abs(top - least[np.argmax(probs, axis=1)]) > relative * top

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, Choice, PredictionSets
+from calib_serve.artifact import Abstain, Artifact, Choice, Contract, PredictionSets
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 
@@ -59,20 +59,18 @@ def with_decisions(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Ar
     return artifact, ()
 
 
-def act_least(artifact: Artifact, dtype: Any) -> AnyFloats:
+def act_least(contract: Contract, classes: int, dtype: Any) -> AnyFloats:
     """The smallest confidence of ``dtype`` to act on by predicted class (K,); 2 where none suffices.
 
     () where it is the same for all.
     """
-    contract = artifact.contract
-    bounds = np.array([2.0 if contract is None else contract.bound(k) for k in range(artifact.classes)])
-    least = _rounded_up(np.minimum(bounds, 2.0), dtype)
+    least = _rounded_up(np.minimum([contract.bound(k) for k in range(classes)], 2.0), dtype)
     return least[0] if (least == least[0]).all() else least
 
 
-def abstain_least(artifact: Artifact, dtype: Any) -> AnyFloats:
-    """The smallest top probability of ``dtype`` that is answered; 0 without abstention."""
-    return _rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
+def abstain_least(rule: Abstain, dtype: Any) -> AnyFloats:
+    """The smallest top probability of ``dtype`` that is answered."""
+    return _rounded_up(np.array(rule.threshold), dtype)
 
 
 def choice_least(choice: Choice, dtype: Any) -> AnyFloats:

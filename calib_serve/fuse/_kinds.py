@@ -14,7 +14,7 @@ import numpy as np
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
-from calib_serve.scores import LABELS, Outputs, log_softmax, refuted
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, log_softmax, refuted, to_probs
 
 NORMALISED: tuple[Outputs, ...] = ("log_probs", "probabilities", "probability")
 """Fitted on these, a model is seen through its log-probabilities."""
@@ -100,3 +100,13 @@ def as_fitted(logits: AnyFloats, change: Change) -> AnyFloats:
     if change == "difference":
         return np.stack([np.zeros_like(logits[:, 0]), logits[:, 1] - logits[:, 0]], axis=1)
     return logits
+
+
+def as_probs(shown: AnyFloats, kind: Outputs) -> AnyFloats:
+    """Turn what a fused model shows into probabilities (n, K); those that it shows are not rounded again."""
+    if kind not in PROBABILITIES:
+        return to_probs(shown, kind)
+    if kind == "probability":
+        shown = shown.reshape(-1, 1)
+        return np.concatenate([1 - shown, shown], axis=1)
+    return shown

@@ -21,8 +21,11 @@ from calib_serve.core.errors import FuseError, InputError
 from calib_serve.fuse._decision_parity import check_decisions
 from calib_serve.scores import few
 
-MOST = 1e-3
-"""Largest difference of a probability that any proof allows: more than that is no longer the calibration."""
+CLOSE = 1e-3
+"""Largest difference of a probability that any proof allows: what a reader would call the same."""
+
+ROUNDING = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-5, "float64": 1e-9}
+"""Largest difference of a probability for logits of size 1, by their type; it grows with their size."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Expected:
     """Calibrated ``probs`` (n, K) and ``logits`` (n, K) after the logit maps of ``artifact``, in numpy.
 
     ``scale`` is the size of the logits, but for masked ones. Rounding may move probabilities by
-    ``tolerance``, at most ``MOST``. ``sure`` (n,) is False where a probability lies that close to a table's
+    ``tolerance``, at most ``CLOSE``. ``sure`` (n,) is False where a probability lies that close to a table's
     edge, so that either bin is right.
     """
 
@@ -104,14 +107,14 @@ def expect(
 ) -> Expected:
     """Calibrate logits (n, K), as the output steps take them, each row as of its source, where there are any.
 
-    ``ratio``: what rounding allows for logits of size 1; it grows with their size.
+    ``ratio``: what rounding allows for logits of size 1, see ``ROUNDING``.
     """
     mapped = logits
     for step in artifact.maps:
         mapped = step(mapped, sources)
     scale = size_of(mapped, labels=artifact.is_multilabel)
     # AnyFloats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
-    near, sure = min(ratio * scale, MOST), np.ones(len(mapped), np.bool_)
+    near, sure = min(ratio * scale, CLOSE), np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
         before, _ = replace(artifact, steps=artifact.output_steps[:-1]).of_segments(logits, sources)
         sure = far_from_edges(before, artifact.table, near)
@@ -125,7 +128,7 @@ def check_examples(artifact: Artifact) -> None:
         return
     logits, alone = np.asarray(examples.logits, np.float64), replace(artifact, sets=None, abstain=None)
     alone = replace(alone, contract=None, choice=None)
-    expected = expect(alone, logits, 1e-5, artifact.rounds(len(logits))[0])
+    expected = expect(alone, logits, ROUNDING["float32"], artifact.rounds(len(logits))[0])
     try:
         expected.prove(examples.probs, {}, "fit it again", engine="numpy", device="cpu")
     except FuseError as error:

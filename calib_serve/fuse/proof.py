@@ -26,14 +26,11 @@ from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import FuseError, InputError, ModelError, OptionError
 from calib_serve.core.options.data import ProofOptions
 from calib_serve.fuse._kinds import NORMALISED
-from calib_serve.fuse._parity import read_inputs
+from calib_serve.fuse._parity import CLOSE, read_inputs
 from calib_serve.scores import Scores, log_softmax, sigmoid, softmax
 
 ROWS = 20
 """Rows that a comparison needs: what differs in one row of seven shows up in 95 of 100 of them."""
-
-CLOSE = 1e-3
-"""How far a probability may be from the fitted one, raw and calibrated: what a reader would call the same."""
 
 BATCH = 256
 """Rows that are run at once."""
@@ -44,7 +41,6 @@ PROOF = "calib_serve.proof"
 UNPROVEN = "unproven: nothing shows that the model gives the scores that were fitted"
 BY_HASH = "by the hash of the model's file, which the fit ran"
 ESTIMATORS = (".joblib", ".pkl", ".pickle", ".skops")
-_PATIENCE = 600.0  # seconds in which an estimator must load and answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,12 +249,13 @@ def _run_apart(path: Path, feeds: Mapping[str, NDArray[Any]], artifact: Artifact
         command = [sys.executable, "-m", "calib_serve.fuse.proof", *words, *artifact.class_names]
         # What is unpickled may import modules that lie here, as it could where it was written.
         paths = (str(Path(__file__).parents[2]), str(Path.cwd()), os.environ.get("PYTHONPATH", ""))
+        patience = 600.0  # seconds in which it must load and answer
         how: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}}
-        how |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": _PATIENCE}
+        how |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": patience}
         try:
             ran = subprocess.run(command, check=False, **how)
         except subprocess.TimeoutExpired:
-            raise FuseError(f"{path} did not answer within {_PATIENCE:.0f} s; give fewer --inputs") from None
+            raise FuseError(f"{path} did not answer within {patience:.0f} s; give fewer --inputs") from None
         if ran.returncode:
             last = (ran.stderr.strip().splitlines() or ["it gave no reason"])[-1]
             raise FuseError(f"{path} could not be run on the inputs: {last[:300]}")

@@ -9,13 +9,16 @@ import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import TWO, fused, graph
+from fuse_texts import TWO, editor, fused, graph
 from onnx import helper
 
 from calib_serve.artifact import LogitMap, ProbTable
 from calib_serve.core.errors import FuseError
+from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx import _fuse as graph_module
+from calib_serve.fuse.onnx._agreement import possible_twins
+from calib_serve.fuse.onnx._plan import make_plan
 
 X = np.random.default_rng(1).normal(size=(60, 3)).astype("f4")
 BIAS = LogitMap(np.ones(3), np.array([1.5, 0.0, -1.5]))
@@ -85,6 +88,15 @@ def test_another_head_of_the_same_features_is_independent(tmp_path: Path) -> Non
     model = graph(NETWORK + more, outputs=SHOWN + ", float[n, 1] s, float[n, 3] h")
     report, _ = fused(model, tmp_path, BIAS, output_name="y")
     assert {one.status for one in report.statuses[1:]} == {"independent"}
+
+
+def test_tensors_of_other_shapes_than_the_scores_are_not_run_to_be_compared_with_them() -> None:
+    more = (
+        "g = Tanh(x) wide = Concat <axis: int = 1> (g, g) whole = Cast <to: int = 7> (g) free = Reshape(g, s)"
+    )
+    made = editor(NETWORK + more + " after = Neg(z)", "float[n, 3] x, int64[r] s")
+    plan = make_plan(made, artifact(TWO, classes=3), OnnxOptions())
+    assert possible_twins(made.graph, plan).keys() == {"h", "g"}
 
 
 def branches(one: str, two: str, kinds: str) -> str:

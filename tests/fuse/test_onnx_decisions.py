@@ -14,17 +14,19 @@ from deciding import ACTS, IN_SEGMENTS, SCORES, acts_by_hand, deciding
 from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder
 from onnx import TensorProto, helper
-from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
+from onnx_runtimes import RUNTIMES, by_onnxruntime, run_or_skip
 from sizes import sized
 from torch import nn
 
 from calib_serve import Artifact
-from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
+from calib_serve.artifact import Abstain, Choice, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import calibrated, fuse_onnx
 from calib_serve.fuse._decision_parity import check_decisions
+from calib_serve.fuse.onnx import _outputs as outputs
 from calib_serve.fuse.onnx._decisions import _first_of_equals
 from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.torch import _fuse as torch_fuse
 
 K = 5
 FLOATS = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}
@@ -53,10 +55,7 @@ def fused(path: Path, fitted: Artifact, **options) -> Path:
 def test_every_runtime_decides_as_the_artifact_does_also_where_classes_tie(score, runtime, tmp_path):
     fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), score)
     out = fused(graph(tmp_path, "Softmax"), fitted, returns="all")
-    try:
-        got = RUNTIMES[runtime](out, {"x": EVEN.astype("f4")})
-    except CannotRun as error:
-        pytest.skip(str(error))
+    got = run_or_skip(runtime, out, {"x": EVEN.astype("f4")})
     assert got["set"].dtype == got["abstain"].dtype == bool
     np.testing.assert_array_equal(got["set"], fitted.sets(got["probabilities"]))
     np.testing.assert_array_equal(got["abstain"], fitted.abstain(got["probabilities"]))
@@ -128,27 +127,6 @@ def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_p
     assert got.tolist() == [[2, 4, 0, 1, 3], [0, 2, 3, 4, 1], [0, 1, 2, 3, 4], [3, 1, 4, 0, 2]]
 
 
-@pytest.mark.parametrize("name", ["set", "abstain"])
-def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
-    from calib_serve.fuse.onnx import _outputs as outputs
-
-    def wrong(editor, probs, fitted, *rest):
-        other = replace(
-            fitted,
-            sets=PredictionSets(np.array(0.3), 0.9) if name == "set" else fitted.sets,
-            abstain=Abstain(0.9, 0.1) if name == "abstain" else fitted.abstain,
-        )
-        return done(editor, probs, other, *rest)
-
-    done = outputs.show_decisions
-    monkeypatch.setattr(outputs, "show_decisions", wrong)
-    with pytest.raises(FuseError, match=f"entries of '{name}' differ; nothing was written"):
-        fused(
-            graph(tmp_path), deciding(artifact(LogitMap.temperature(2.0), classes=K)), inputs={"x": rows(64)}
-        )
-    assert not (tmp_path / "fused.onnx").exists()
-
-
 THREE = 3
 ONE = Contract((Clause("act", 0.9, above=0.55),))
 
@@ -164,10 +142,7 @@ OF_THREE = 1.5 * rows(400, THREE)
 @pytest.mark.parametrize("contract", [ACTS, ONE], ids=["of classes", "of all"])
 def test_every_runtime_acts_as_the_contract_says(contract, runtime, tmp_path):
     out = fused(graph(tmp_path, "Softmax", classes=THREE), acting(contract), returns="all")
-    try:
-        got = RUNTIMES[runtime](out, {"x": OF_THREE})
-    except CannotRun as error:
-        pytest.skip(str(error))
+    got = run_or_skip(runtime, out, {"x": OF_THREE})
     assert got["act"].dtype == bool
     shown = got["probabilities"].astype("f8")
     by_hand = acts_by_hand(shown) if contract is ACTS else (shown.max(axis=1) >= 0.55).tolist()
@@ -199,17 +174,28 @@ def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told
     assert [*by_onnxruntime(fused(path, silent), {"x": OF_THREE})] == ["scores"]
 
 
-def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
-    from calib_serve.fuse.torch import _fuse as module
+OF_FIVE = deciding(artifact(LogitMap.temperature(2.0), classes=K))
+LEAST, MORE = (Choice(("no", "yes"), "recall", 0.9, threshold=least) for least in (0.3, 0.6))
 
-    right = module._TAILS["all"]
 
-    def wrong(maps, one, *rest):
-        return right(maps, replace(one, contract=ONE), *rest)
-
-    monkeypatch.setitem(module._TAILS, "all", wrong)
-    with pytest.raises(FuseError, match="entries of 'act' differ"):
-        calibrated(nn.Identity(), acting(), returns="all", example=torch.from_numpy(OF_THREE))
+@pytest.mark.parametrize(
+    ("name", "fitted", "other"),
+    [
+        ("set", OF_FIVE, {"sets": PredictionSets(np.array(0.3), 0.9)}),
+        ("abstain", OF_FIVE, {"abstain": Abstain(0.9, 0.1)}),
+        ("act", acting(), {"contract": ONE}),
+        ("decision", replace(artifact(LogitMap.temperature(2.0), classes=2), choice=LEAST), {"choice": MORE}),
+    ],
+)
+def test_a_graph_or_module_that_decides_otherwise_is_refused(name, fitted, other, tmp_path, monkeypatch):
+    x, show, whole = rows(64, fitted.classes), outputs.show_decisions, torch_fuse._TAILS["all"]
+    monkeypatch.setattr(outputs, "show_decisions", lambda e, p, a, *r: show(e, p, replace(a, **other), *r))
+    with pytest.raises(FuseError, match=f"entries of '{name}' differ; nothing was written"):
+        fused(graph(tmp_path, classes=fitted.classes), fitted, inputs={"x": x})
+    assert not (tmp_path / "fused.onnx").exists()
+    monkeypatch.setitem(torch_fuse._TAILS, "all", lambda maps, a, *r: whole(maps, replace(a, **other), *r))
+    with pytest.raises(FuseError, match=f"entries of '{name}' differ"):
+        calibrated(nn.Identity(), fitted, returns="all", example=torch.tensor(x))
 
 
 def greater_where_nan(path: Path) -> None:

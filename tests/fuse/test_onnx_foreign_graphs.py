@@ -138,7 +138,7 @@ def test_any_operator_may_be_in_the_body_of_a_classifier(i, tmp_path):
                 raise
             continue
         fused += 1
-        assert report.folded == ("logit map folded into Gemm 'cs.z'",), case.name
+        assert "logit map folded into Gemm 'cs.z'" in report.done, case.name
         assert [n.op_type for n in onnx.load(out).graph.node][-2:] == ["Gemm", "Softmax"]
         out.unlink()
     assert fused >= 0.8 * len(part(i))

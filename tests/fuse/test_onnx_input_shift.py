@@ -88,6 +88,19 @@ def test_an_input_that_is_shown_or_read_by_a_branch_is_shifted_for_all(tmp_path:
     check(raw, tmp_path, DELTA, "shift added to input 'x'", {"x": EXACT[:2], "yes": np.array(True)})
 
 
+def test_what_else_is_computed_from_the_shifted_input_follows_and_from_another_is_independent(
+    tmp_path: Path,
+) -> None:
+    raw = model("p = Gemm(x, u) y = Gemm(p, v) f = Neg(x) r = Relu(o)", "float[n, 3] x, float[n] o",
+                "float[n, 3] y, float[n, 3] f, float[n] r")  # fmt: skip
+    report, _ = fused(raw, tmp_path, SHIFT, output_name="y")
+    assert [(one.name, one.status, one.reason) for one in report.statuses] == [
+        ("y", "calibrated", "by the artifact"),
+        ("f", "follows", "computed from the shifted input"),
+        ("r", "independent", "independent of the scores"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("sizes", "fits"),
     [

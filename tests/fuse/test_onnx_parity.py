@@ -38,7 +38,7 @@ def planned(fitted: Artifact = BY_TWO, **facts: Any) -> Plan:
     told: dict[str, Any] = {
         "tail": None, "passes": (), "source": "z", "scores": "z", "outputs": "logits", "told": True,
         "activation": None, "dtype": ir.DataType.FLOAT, "rounding": "FLOAT", "returns": "same",
-        "output": "y", "input": None, "sources": Sources(), "hidden": False,
+        "output": "y", "shifted": None, "sources": Sources(), "hidden": False,
         "masked": None, "mask_inputs": frozenset(),
     }  # fmt: skip
     return Plan(artifact=fitted, **(told | facts))

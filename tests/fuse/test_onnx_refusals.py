@@ -88,6 +88,9 @@ REFUSED = [
     # Heads.
     Refused("last linear layer was not found", fitted=HEAD),
     Refused("no Softmax makes", HIDDEN, HEAD, options={"outputs": "probabilities"}),
+    Refused(r"reads features \(n, 3\), but 'x' is FLOAT \[n,2\]; the artifact is of another model",
+            "w = Constant <value = float[2, 3] {1, 2, 0, 0, 1, -1}> () z = MatMul(x, w) y = Softmax(z)", HEAD,
+            inputs="float[n, 2] x"),
     # Input shifts.
     Refused("no floating-point input", fitted=artifact(InputShift(np.ones(4)), classes=K)),
     Refused("no floating-point input", "c = Cast <to: int = 1> (x) y = Softmax(c)", SHIFTED, "int64[n, 3] x"),

@@ -47,7 +47,7 @@ def test_a_keras_export_takes_a_shift_as_a_node_and_a_matrix_without(final, tmp_
     steps = output_steps("matrix", K, np.random.default_rng(0))
     report, path = fuse(keras(final), tmp_path, InputShift(delta), *steps)
     assert report.nodes_after == report.nodes_before + 1
-    assert len(report.folded) == 1
+    assert sum("folded" in what for what in report.done) == 1
     x = np.random.default_rng(2).uniform(0, 255, (3, 8, 8, 3)).astype("f4")
     z = run(keras(""), {"keras_tensor:0": (x + delta).astype("f4")})["dense"]
     got = run(path, {"keras_tensor:0": x})["dense"]

@@ -142,12 +142,13 @@ def test_all_outputs_agree_with_each_other():
         np.testing.assert_array_equal(index, bin_index(confidence))
 
 
-def test_bins_are_those_of_numpy_on_the_edges_themselves():
+@pytest.mark.parametrize("model", [nn.Identity(), nn.Linear(2, 2).half()], ids=["float32", "float16"])
+def test_bins_are_those_of_numpy_on_the_edges_themselves(model):
     """Confidences that are the float32 next to an edge, on either side."""
     edges = np.linspace(0, 1, 16)[1:-1].astype("f4")
     c = np.concatenate([np.nextafter(edges, np.float32(d)) for d in (0, 1)] + [edges])
     c = c[c > 0.5]
-    tail = calibrated(nn.Identity(), artifact(classes=2), returns="all", outputs="probabilities").tail
+    tail = calibrated(model, artifact(classes=2), returns="all", outputs="probabilities").tail
     index = torch.bucketize(torch.from_numpy(c), tail.inner_edges).numpy()
     np.testing.assert_array_equal(index, bin_index(c))
 

@@ -25,8 +25,7 @@ from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fuse import fuse_triton
-from calib_serve.fuse.triton._config import VERSION
-from calib_serve.fuse.triton.step import Monitor
+from calib_serve.fuse.triton.step import VERSION, Monitor
 
 K = 3
 

@@ -21,7 +21,7 @@ from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._follow import OutputStatus, keeps_order, reads
 from calib_serve.fuse.onnx._graph import FLOATS, constant
-from calib_serve.fuse.onnx._parity import REPORT, TOLERANCE, equal, run_raw
+from calib_serve.fuse.onnx._parity import REPORT, equal, run_raw
 from calib_serve.fuse.onnx._plan import Plan
 from calib_serve.fuse.onnx._raw_scores import class_logits, prepare
 from calib_serve.scores import sigmoid, softmax
@@ -61,16 +61,12 @@ class RawRun:
         scores = np.asarray(results[plan.scores], np.float64)
         return cls(plan, results, class_logits(scores.reshape(len(scores), -1), plan))
 
-    def twins(self, values: Mapping[str, ir.Value]) -> frozenset[ir.Value]:
-        """Pick the values, by name in the raw graph, that hold the scores: logits, or their probabilities."""
-        return frozenset(v for name, v in values.items() if self._shows_scores(self.results.get(name)))
-
     def judge(self, status: OutputStatus) -> OutputStatus:
         """Judge an output that no way leads to: independent, unless its numbers are those of the scores."""
         found = self.results.get(status.name)
         if status.status != "independent" or found is None:
             return status
-        if self._shows_scores(found):
+        if self.shows_scores(found):
             return replace(status, status="left raw", reason=f"on every input it equals the scores, {_ANEW}")
         known, reason = self._labels(found), "on every input it names the class of the scores"
         if known is None:
@@ -97,12 +93,12 @@ class RawRun:
             for name, n in wrong.items()
         ]
 
-    def _shows_scores(self, found: Any) -> bool:
+    def shows_scores(self, found: Any) -> bool:
         """Whether a result equals the scores, or the largest of them, as logits or as probabilities."""
         array = np.asarray(found)
         if array.dtype.kind != "f" or array.shape[:1] != (len(self.logits),):
             return False
-        shown, near = array.reshape(len(array), -1).astype(np.float64), 10 * TOLERANCE[self.plan.dtype]
+        shown, near = array.reshape(len(array), -1).astype(np.float64), 10 * self.plan.near
         each = self.plan.artifact.is_multilabel or self.plan.tail.one_column
         squash = sigmoid if each else softmax
         probs = softmax(self.logits)[:, 1:] if self.plan.tail.one_column else squash(self.logits)
@@ -133,7 +129,7 @@ class RawRun:
         if known is None or label is None or len(known) < 2:
             return 0
         # Of equally likely classes rounding chooses one; the label of a class that no row had is not known.
-        least = probs.max(axis=1, keepdims=True) - 10 * TOLERANCE[self.plan.dtype]
+        least = probs.max(axis=1, keepdims=True) - 10 * self.plan.near
         best = [set(np.flatnonzero(row).tolist()) for row in probs >= least]
         return sum(
             known.keys() >= classes and one not in {known[k] for k in classes}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.artifact import Artifact, Choice, PredictionSets
+from calib_serve.artifact import Abstain, Artifact, Choice, Contract, PredictionSets
 from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
@@ -27,18 +27,20 @@ def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.
 
     ``own``: the type that confidences are returned in, by which is acted.
     """
-    sets = artifact.sets
+    sets, contract, names = artifact.sets, artifact.contract, decision_names(artifact)
     of = _by_probability if sets is not None and sets.score == "lac" else _by_sum
     made = (
         None if sets is None else of(editor, probs, sets, artifact.classes),
-        None if artifact.abstain is None else _abstain(editor, probs, artifact),
-        _act(editor, probs, artifact, own) if "act" in decision_names(artifact) else None,
+        None if artifact.abstain is None else _abstain(editor, probs, artifact.abstain),
+        None
+        if contract is None or "act" not in names
+        else _act(editor, probs, contract, artifact.classes, own),
         None if artifact.choice is None else _choose(editor, probs, artifact.choice),
     )
     for name, value in zip(NAMES, made, strict=True):
         if value is not None:
             editor.add_output(value, name)
-    return f"outputs {', '.join(decision_names(artifact))} by the calibrated probabilities"
+    return f"outputs {', '.join(names)} by the calibrated probabilities"
 
 
 def _by_probability(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:
@@ -85,19 +87,19 @@ def _first_of_equals(
     return editor.node("Mod", [keys, size])
 
 
-def _abstain(editor: Editor, probs: ir.Value, artifact: Artifact) -> ir.Value:
+def _abstain(editor: Editor, probs: ir.Value, rule: Abstain) -> ir.Value:
     dtype = dtype_of(probs)
     top = reduce(editor, "ReduceMax", probs, keepdims=0)
-    least = editor.number(abstain_least(artifact, dtype.numpy()), dtype, "least_answered")
+    least = editor.number(abstain_least(rule, dtype.numpy()), dtype, "least_answered")
     return editor.node("Not", [_known(editor, "GreaterOrEqual", top, least)])
 
 
-def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> ir.Value:
+def _act(editor: Editor, probs: ir.Value, contract: Contract, classes: int, own: ir.DataType) -> ir.Value:
     """Act by the returned confidence, which receipts carry and the watch counts."""
     dtype = dtype_of(probs)
     shown = cast(editor, cast(editor, probs, own), dtype)
     top = reduce(editor, "ReduceMax", shown, keepdims=0)
-    least = editor.number(act_least(artifact, dtype.numpy()), dtype, "least_acted_on")
+    least = editor.number(act_least(contract, classes, dtype.numpy()), dtype, "least_acted_on")
     if least.shape:
         predicted = editor.node("ArgMax", [shown], {"axis": 1, "keepdims": 0})
         least = editor.node("Gather", [least, predicted])

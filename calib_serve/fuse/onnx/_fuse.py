@@ -27,11 +27,11 @@ from calib_serve.fuse._parity import Parity, check_class_order, check_examples, 
 from calib_serve.fuse.onnx._agreement import RawRun, possible_twins
 from calib_serve.fuse.onnx._files import data_files, pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
-from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.onnx._graph import Editor, require
 from calib_serve.fuse.onnx._outputs import ALL
 from calib_serve.fuse.onnx._parity import (
+    ORT,
     REPORT,
-    TOLERANCE,
     batch_of,
     check_repairs,
     equal,
@@ -43,12 +43,12 @@ from calib_serve.fuse.onnx._parity import (
     read_fused,
     run_raw,
 )
-from calib_serve.fuse.onnx._places import fuse_places
+from calib_serve.fuse.onnx._places import find_places, flatten_places, restore_places
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._raw_scores import prepare
 from calib_serve.fuse.onnx._tail import Tail
 from calib_serve.fuse.proof import PROOF, UNPROVEN, Against, required_proof
-from calib_serve.scores import GraphReader, check_outputs
+from calib_serve.scores import GraphReader, Places, check_outputs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,11 +104,6 @@ class FuseReport(Parity):
     artifact: str
     runtimes: tuple[Parity, ...] = ()
 
-    @property
-    def folded(self) -> tuple[str, ...]:
-        """Pick the steps that added no node."""
-        return tuple(what for what in self.done if "folded" in what or "head put into" in what)
-
     def rows(self) -> list[tuple[str, str]]:
         """List headings, which may be empty, and texts, for display."""
         follow = [("", f"{self.followers} outputs that follow agree")] if self.followers else []
@@ -121,10 +116,6 @@ class FuseReport(Parity):
             *(row for one in self.runtimes for row in one.rows()),
             *follow,
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**super().as_dict(), "folded": list(self.folded)}
 
 
 def fuse_onnx(
@@ -160,9 +151,8 @@ def fuse_onnx(
     """
     asked = changed(options or OnnxOptions(), keywords, fuse_onnx)
     check_outputs(asked.outputs)
-    fuse = _fuse if artifact.model.class_axis is None else partial(fuse_places, key=_MODEL, fuse=_fuse)
-    report: FuseReport = fuse(Path(model_path), artifact, Path(out_path), asked)
-    return report
+    fuse = _fuse if artifact.model.class_axis is None else _fuse_places
+    return fuse(Path(model_path), artifact, Path(out_path), asked)
 
 
 def _fuse(
@@ -195,11 +185,7 @@ def _fuse(
     check_class_order(artifact, named, source, proven=proof != UNPROVEN)
     others = possible_twins(editor.graph, plan)
     edits, tail = carry_out(editor, plan)
-    # The shift tells one sample's shape where the graph leaves it free.
-    shift = artifact.input_shift
-    sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
-    made_up = generate(model.graph, by=plan.by, shapes=sizes, masks=plan.mask_inputs) if not given else {}
-    feeds = _with_sources({**given, **made_up}, plan)
+    feeds = _feeds(model, plan, given)
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as made:
         probe = made.with_suffix(f"{made.suffix}.raw")
@@ -241,7 +227,65 @@ def _fuse(
     )
 
 
-def _with_sources(feeds: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def _fuse_places(source: Path, artifact: Artifact, out: Path, asked: OnnxOptions) -> FuseReport:
+    """Fuse into a graph whose scores have the artifact's class axis, or into one of rows (n, K) after all.
+
+    The graph is written once more with its scores as rows, one a place; the steps are put into that and
+    proved there; then its outputs get the places' shape back. Both changes of shape are proved by equality.
+    """
+    model = read(source)
+    nodes, shown = len(model.graph), [str(v.name) for v in model.graph.outputs]
+    scores = find_places(model.graph, artifact, asked.output_name)
+    if scores is None:
+        return _fuse(source, artifact, out, asked)
+    if artifact.model_steps:
+        raise FuseError("the artifact changes the model itself, which is not supported for tokens or pixels")
+    data = data_files(model)
+    proof = required_proof(artifact, lambda: sha256_with(source, data), source, asked, asked.inputs)
+    if isinstance(proof, Against):
+        raise FuseError(
+            "scores of tokens or pixels are not compared by rows of a file yet: fit on the model itself "
+            "(calib-serve fit --model), or say --unproven (unproven=True)"
+        )
+    feeds = read_inputs(asked.inputs) or generate(model.graph)
+    with pending(out) as partial:
+        flat, rows = (partial.with_name(f"{partial.name}.{what}") for what in ("flat", "rows"))
+        try:
+            flatten_places(Editor(model), scores)
+            model.metadata_props.setdefault(_MODEL, sha256(source))
+            write(model, flat, out=out)
+            report = _fuse(flat, artifact, rows, replace(asked, output_name=scores.name), proof)
+            fused = read(rows)
+            own = [n for n in report.outputs if n == scores.name or n not in shown]
+            restore_places(Editor(fused), scores, own)
+            fused.meta["types"] |= model.meta["types"]  # names of free sizes as they were
+            write(fused, partial, out=out)
+            (raw,), (made,) = (
+                run_raw(path, feeds, [scores.name], asked.custom_ops) for path in (source, flat)
+            )
+            places = Places.of(raw.shape, made.shape[1], axis=scores.axis)
+            require(np.array_equal(places.rows(raw), made), "the rows are not the scores")
+            for runtime in (ORT, *asked.runtime):
+                both = (
+                    run_raw(path, feeds, report.outputs, asked.custom_ops, runtime)
+                    for path in (rows, partial)
+                )
+                for name, one, other in zip(report.outputs, *both, strict=True):
+                    wanted = places.restored(one) if name in own else one
+                    require(np.array_equal(wanted, other), f"{name!r} has other places in {runtime}")
+        finally:
+            flat.unlink(missing_ok=True)
+            rows.unlink(missing_ok=True)
+    said = f"{scores.name!r} has its classes on axis {scores.axis}: each place is calibrated as a row"
+    return replace(report, done=(said, *report.done), nodes_before=nodes, nodes_after=len(fused.graph))
+
+
+def _feeds(model: ir.Model, plan: Plan, given: dict[str, Any]) -> dict[str, Any]:
+    """The inputs that parity is measured on: those that are ``given``, else made-up ones; sources in turn."""
+    # The shift tells one sample's shape where the graph leaves it free.
+    shift = plan.artifact.input_shift
+    sizes = {} if shift is None else {str(plan.shifted): shift.delta.shape}
+    feeds = given or generate(model.graph, by=plan.by, shapes=sizes, masks=plan.mask_inputs)
     if plan.by is None:
         return feeds
     rows = max(len(one) for one in feeds.values() if np.ndim(one))
@@ -263,10 +307,11 @@ def _judge(
     """
     probe, fused, out = files
     raw = RawRun.of(plan, probe, feeds)
+    twins = frozenset(v for name, v in others.items() if raw.shows_scores(raw.results.get(name)))
     found = judge_outputs(
         editor,
         plan.artifact,
-        replace(plan.sources, twins=raw.twins(others)),
+        replace(plan.sources, twins=twins),
         plan.tail,
         tail,
         own=_own(plan),
@@ -370,10 +415,9 @@ def _check_followers(
     if not names:
         return []
     write(raw, probe, out=out, strict=False)
-    near = TOLERANCE[plan.dtype]
     wanted = run({**prepare(feeds, plan), **cut}, names)
     for name, old in zip(names, wanted, strict=True):
-        if not equal(old, shown[name], near):
+        if not equal(old, shown[name], plan.near):
             raise FuseError(f"the output {name!r} does not follow the calibrated scores; {REPORT}")
     return names
 

@@ -149,14 +149,11 @@ class Editor:
         self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any] | None, count: int
     ) -> list[ir.Value]:
         """Add one node; return its ``count`` outputs, see ``node``."""
-        values = [self._named(op) for _ in range(count)]
+        values = [ir.Value(name=self.name(f"calib_serve.{op}")) for _ in range(count)]
         made = ir.node(op, list(inputs), attributes, outputs=values)
         self._infer(made, inputs)
         self.place(made)
         return values
-
-    def _named(self, op: str) -> ir.Value:
-        return ir.Value(name=self.name(f"calib_serve.{op}"))
 
     def _infer(self, made: ir.Node, inputs: Sequence[ir.Value]) -> None:
         """Give the outputs the types and shapes that onnx infers, from the inputs' and from constant axes."""

@@ -119,7 +119,7 @@ def _entries(model: onnx.ModelProto, name: str) -> Iterator[tuple[str, list[onnx
 
 def _form(model: onnx.ModelProto, parts: list[onnx.NodeProto], source: str, name: str) -> str | None:
     """The form that the nodes compute of ``source``, by running them; None for any other."""
-    types = _types(model)
+    types = inferred_types(model)
     kind, shape = types.get(source, onnx.TypeProto.Tensor()), types.get(name, onnx.TypeProto.Tensor()).shape
     near, sizes = _NEAR.get(int(kind.elem_type)), [d.dim_value or None for d in kind.shape.dim]
     if near is None or len(sizes) not in (0, 2) or len(shape.dim) not in (0, 2):
@@ -151,7 +151,8 @@ def _form(model: onnx.ModelProto, parts: list[onnx.NodeProto], source: str, name
     return None
 
 
-def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+def inferred_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+    """Infer the types of the main graph's tensors."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {v.name: v.type.tensor_type for v in (*graph.input, *graph.value_info, *graph.output)}
 

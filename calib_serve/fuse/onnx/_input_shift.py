@@ -10,9 +10,9 @@ from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, dtype_of, users
 
 
-def shifted_input(editor: Editor, shape: tuple[int, ...]) -> ir.Value:
+def shifted_input(graph: ir.Graph, shape: tuple[int, ...]) -> ir.Value:
     """Find the graph input a shift of ``shape`` belongs to: the only floating one that fits."""
-    inputs = [v for v in editor.graph.inputs if not v.is_initializer()]
+    inputs = [v for v in graph.inputs if not v.is_initializer()]
     tensors = [v for v in inputs if isinstance(v.type, ir.TensorType) and v.dtype in FLOATS]
     fits = [v for v in tensors if _fits(v.shape, shape)]
     if len(fits) == 1:
@@ -34,10 +34,11 @@ def _fits(actual: ir.Shape | None, shape: tuple[int, ...]) -> bool:
     )
 
 
-def shift_input(editor: Editor, value: ir.Value, step: InputShift) -> str:
+def shift_input(editor: Editor, step: InputShift) -> str:
     """Put the shift before the graph: clip(x + delta) in place of x; describe the edit."""
     if step.is_nothing:
         return "the shift is zero: nothing to do"
+    value = shifted_input(editor.graph, step.delta.shape)
     dtype, readers = dtype_of(value), users(value)
     new = editor.node("Add", [value, editor.number(step.delta[None].astype(np.float64), dtype, "add")])
     if step.low is not None:

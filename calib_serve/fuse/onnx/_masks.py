@@ -40,11 +40,13 @@ def find_mask(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
 def _before(node: ir.Node, *, masked: bool) -> tuple[ir.Value, bool] | None:
     """The value that a node masks and True, or passes on and False; None where it does neither."""
     inputs = [v for v in node.inputs if v is not None]
-    op, first = node.op_type, inputs[0] if inputs else None
+    if not inputs:
+        return None
+    op, first = node.op_type, inputs[0]
     if op == "Where":
         low = [_is_low(v) for v in inputs[1:]]
         return (inputs[1 + low.index(False)], True) if sum(low) == 1 else None
-    if op in _SCATTERS and first is not None and _is_low(inputs[2]):
+    if op in _SCATTERS and _is_low(inputs[2]):
         return first, True
     if op in ("Add", "Sub"):
         terms = [_is_term(v) for v in inputs]
@@ -57,8 +59,8 @@ def _before(node: ir.Node, *, masked: bool) -> tuple[ir.Value, bool] | None:
         if sum(plain) == 1 and constant(inputs[plain.index(True)]) is None:
             return inputs[plain.index(False)], True
     bounds = op in ("Max", "Clip") and len(inputs) == 2 and _is_low(inputs[1])
-    passes = op == "Identity" or (op == "Cast" and first is not None and first.dtype in FLOATS)
-    return (first, False) if first is not None and (bounds or passes) else None
+    passes = op == "Identity" or (op == "Cast" and first.dtype in FLOATS)
+    return (first, False) if bounds or passes else None
 
 
 def _constants(value: ir.Value) -> np.ndarray | None:

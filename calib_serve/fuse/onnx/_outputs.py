@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.options.fuse import Shown
 from calib_serve.fuse._decisions import decision_names, inner_edges
 from calib_serve.fuse.onnx._decisions import show_decisions
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, work_type
@@ -28,7 +29,6 @@ from calib_serve.fuse.onnx._shapes import flat, split_column, unflat
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift
 from calib_serve.scores import LABELS, PROBABILITIES
 
-Returns = Literal["same", "probabilities", "all"]
 ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
 
 
@@ -56,7 +56,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     return Tail(logits, tail.output, path, activation, tail.outputs, tail.followers), what
 
 
-def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> tuple[Tail, str]:
+def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Shown) -> tuple[Tail, str]:
     """Add the steps on probabilities, and the requested outputs.
 
     Nothing acts on the logits afterwards. Added probabilities are at least float32: a type of 16 bits holds

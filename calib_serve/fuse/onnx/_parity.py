@@ -16,28 +16,19 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._decisions import decision_names, has_logits
-from calib_serve.fuse._kinds import check_numbers
-from calib_serve.fuse._parity import MOST, Expected, Parity, expect, size_of
+from calib_serve.fuse._kinds import as_probs, check_numbers
+from calib_serve.fuse._parity import CLOSE, ROUNDING, Expected, Parity, expect, size_of
 from calib_serve.fuse.onnx._graph import attribute
 from calib_serve.fuse.onnx._masks import FAR
 from calib_serve.fuse.onnx._plan import Plan
 from calib_serve.fuse.onnx._raw_scores import class_logits, logits_of, prepare
 from calib_serve.fuse.onnx._runtimes import Runner, one_line, open_in
-from calib_serve.fuse.proof import BATCH, CLOSE, Against, gaps_of
+from calib_serve.fuse.proof import BATCH, Against, gaps_of
 from calib_serve.models import open_session, stopped_after
-from calib_serve.scores import ONE_COLUMN, GraphReader, log_softmax, refuse_varying, to_probs
-
-TOLERANCE = {
-    ir.DataType.BFLOAT16: 5e-2,
-    ir.DataType.FLOAT16: 1e-2,
-    ir.DataType.FLOAT: 1e-5,
-    ir.DataType.DOUBLE: 1e-9,
-}
-"""Largest difference for logits of size 1, narrowest type first; rounding grows with their size."""
+from calib_serve.scores import ONE_COLUMN, GraphReader, Outputs, log_softmax, refuse_varying
 
 ORT, CUDA = "onnxruntime", "cuda"
 
-SIZE = 8  # of a made-up input, where the graph leaves it free
 PATIENCE = 120.0
 """Seconds that a graph may take for its few inputs, before it is stopped."""
 
@@ -55,8 +46,8 @@ def generate(
 ) -> dict[str, NDArray[Any]]:
     """Make inputs that fit the graph: normal floats, integers 0 or 1, true; ``masks`` of 0 and 1 by chance.
 
-    ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. Unknown sizes are
-    ``SIZE``, that of the batch too. ``by``: an input that gets none.
+    ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. ``by``: an input that
+    gets none.
     """
     # The same numbers each time, so that a refusal can be looked into.
     rng = np.random.default_rng(0)
@@ -81,7 +72,8 @@ def _numbers(value: ir.Value, shape: Sequence[int] | None, rng: np.random.Genera
             f"no numbers can be made for input {value.name!r}, {dtype} {value.shape}; "
             "give inputs to measure parity with: --inputs (inputs=)"
         )
-    free = [SIZE, *([SIZE] * len(value.shape) if shape is None else shape)]
+    size = 8  # where it is free, that of the batch too
+    free = [size, *([size] * len(value.shape) if shape is None else shape)]
     # A size that the graph states is kept, whatever is known from elsewhere.
     dims = [d if isinstance(d, int) else f for d, f in zip(value.shape, free, strict=False)]
     if dtype.is_floating_point():
@@ -117,7 +109,7 @@ def measure(
     device = CUDA if runtime == CUDA else "cpu"
     found_parities = []
     for sources in plan.artifact.rounds(len(raw)):
-        expected = expect(plan.artifact, logits_of(raw, plan), TOLERANCE[plan.dtype], sources)
+        expected = expect(plan.artifact, logits_of(raw, plan), plan.near, sources)
         allowed = _allowed(*masked) if masked else np.ones(expected.probs.shape, np.bool_)
         report = _report(expected, plan, made_up=made_up)
         if masked:
@@ -207,12 +199,12 @@ def _report(expected: Expected, plan: Plan, *, made_up: bool) -> str:
     Raises FuseError where made-up inputs give logits so large that probabilities prove nothing.
     """
     rounded = f"logits of up to {expected.scale:.3g}, which {plan.rounding} rounds"
-    if made_up and expected.scale * min(TOLERANCE[plan.dtype], TOLERANCE[ir.DataType.FLOAT]) > MOST:
+    if made_up and expected.scale * min(plan.near, ROUNDING["float32"]) > CLOSE:
         raise FuseError(
-            f"made-up inputs give {rounded} by more than {MOST:g} of a probability, and prove nothing; give "
+            f"made-up inputs give {rounded} by more than {CLOSE:g} of a probability, and prove nothing; give "
             "typical inputs to measure with: --inputs (inputs=)"
         )
-    if expected.scale * TOLERANCE[plan.dtype] <= MOST:
+    if expected.scale * plan.near <= CLOSE:
         return REPORT
     return f"there are {rounded}: export the model in float32, or that part of it; {REPORT}"
 
@@ -263,11 +255,11 @@ def raw_logits(path: Path, plan: Plan, name: str, against: Against, batch: int) 
 def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]]) -> None:
     """Raise FuseError where the repaired raw graph does not return what the original file does."""
     names = [v.name for v in onnx.load(source, load_external_data=False).graph.output]
-    ready, near = prepare(feeds, plan), TOLERANCE[plan.dtype]
+    ready, near = prepare(feeds, plan), plan.near
     old, new = (run_raw(path, ready, names, plan.custom_ops) for path in (source, probe))
     if plan.activation is not None:  # which in parts, such as exp(z - logsumexp(z)), rounds by the size of z
         z = _rows(run_raw(probe, ready, [plan.scores], plan.custom_ops)[0], plan.scores)
-        near = max(near, min(near * size_of(z, labels=plan.artifact.is_multilabel), MOST))
+        near = max(near, min(near * size_of(z, labels=plan.artifact.is_multilabel), CLOSE))
     for name, before, after in zip(names, old, new, strict=True):
         if not equal(before, after, near):
             raise FuseError(
@@ -291,18 +283,16 @@ def equal(old: Any, new: Any, near: float) -> bool:
 
 def read_fused(found: Sequence[Any], samples: int, plan: Plan) -> tuple[AnyFloats, AnyFloats, dict[str, Any]]:
     """Read the outputs of a fused graph: its scores, their probabilities (n, K), and its decisions."""
-    one = plan.returns == "same" and plan.outputs in ONE_COLUMN
+    kind: Outputs = plan.outputs if plan.returns == "same" else "probabilities"
     keys = _keys(plan) if isinstance(found[0], list) else None
-    shown, wanted = _rows(found[0], plan.shown, keys), (samples, 1 if one else plan.artifact.classes)
+    shown, wanted = (
+        _rows(found[0], plan.shown, keys),
+        (samples, 1 if kind in ONE_COLUMN else plan.artifact.classes),
+    )
     if shown.size != samples * wanted[1]:
         raise FuseError(f"the fused graph gives {shown.shape}, not {wanted}; {REPORT}")
     shown = shown.reshape(wanted)  # a batch of one row may be shown without its axis
-    probs = shown
-    if plan.shows_logits:
-        probs = to_probs(shown, plan.outputs)
-    elif one:
-        probs = np.concatenate([1 - shown, shown], axis=1)
-    return shown, probs, dict(zip(decision_names(plan.artifact), found[1:], strict=True))
+    return shown, as_probs(shown, kind), dict(zip(decision_names(plan.artifact), found[1:], strict=True))
 
 
 def _allowed(before: AnyFloats, behind: AnyFloats) -> NDArray[np.bool_]:
@@ -341,7 +331,7 @@ def _check_logits(actual: AnyFloats, expected: Expected, plan: Plan, allowed: ND
     with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
         shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / expected.scale, 1.0)
     apart = float(np.where((actual == logits) | ~allowed, 0.0, shares).max())
-    near = TOLERANCE[plan.dtype] * expected.scale
+    near = plan.near * expected.scale
     if not apart <= near:
         raise FuseError(f"logits differ by {apart:.3g}, rounding allows {near:.3g}; {REPORT}")
 

@@ -1,32 +1,16 @@
-"""Scores of tokens or pixels, (n, T, K) or (n, K, H, W), in a graph: rows for the steps, then as they were.
-
-The graph is written once more with its scores as rows (N, K), one a place; the steps are put into that graph
-and proved there; then its outputs get the places' shape back. Both changes of shape are proved by equality.
-"""
+"""Scores of tokens or pixels, (n, T, K) or (n, K, H, W), in a graph: as rows for the steps, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Union
+from collections.abc import Collection
+from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
-from calib_serve.core.files import sha256, sha256_with
-from calib_serve.core.options.fuse import OnnxOptions
-from calib_serve.fuse._parity import read_inputs
-from calib_serve.fuse.onnx._files import data_files, pending, read, write
-from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, require, users
-from calib_serve.fuse.onnx._parity import ORT, generate, run_raw
-from calib_serve.fuse.proof import Against, required_proof
-from calib_serve.scores import ONE_COLUMN, Places
-
-Fuse = Callable[[Path, Artifact, Path, OnnxOptions, Union[str, None]], Any]
-"""Fuses one graph into a file; returns a ``FuseReport``."""
+from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, users
+from calib_serve.scores import ONE_COLUMN
 
 _ACTIVATIONS = ("Softmax", "LogSoftmax")
 _SIZES = "calib_serve.places"
@@ -34,7 +18,7 @@ _SIZES = "calib_serve.places"
 
 
 @dataclass(frozen=True)
-class _Scores:
+class ScoresInPlaces:
     """The output ``name`` of scores of ``rank`` axes, with their classes on ``axis``, 1 or -1."""
 
     name: str
@@ -42,61 +26,7 @@ class _Scores:
     rank: int
 
 
-def fuse_places(
-    source: Path, artifact: Artifact, out: Path, asked: OnnxOptions, *, key: str, fuse: Fuse
-) -> Any:
-    """Fuse by ``fuse``, which takes scores (n, K), a graph whose scores have the artifact's class axis.
-
-    ``key``: that of the metadata that hold the original file's hash.
-    """
-    model = read(source)
-    nodes, shown = len(model.graph), [str(v.name) for v in model.graph.outputs]
-    scores = _find(model.graph, artifact, asked.output_name)
-    if scores is None:
-        return fuse(source, artifact, out, asked, None)
-    if artifact.model_steps:
-        raise FuseError("the artifact changes the model itself, which is not supported for tokens or pixels")
-    data = data_files(model)
-    proof = required_proof(artifact, lambda: sha256_with(source, data), source, asked, asked.inputs)
-    if isinstance(proof, Against):
-        raise FuseError(
-            "scores of tokens or pixels are not compared by rows of a file yet: fit on the model itself "
-            "(calib-serve fit --model), or say --unproven (unproven=True)"
-        )
-    feeds = read_inputs(asked.inputs) or generate(model.graph)
-    with pending(out) as partial:
-        flat, rows = (partial.with_name(f"{partial.name}.{what}") for what in ("flat", "rows"))
-        try:
-            _flatten(Editor(model), scores)
-            model.metadata_props.setdefault(key, sha256(source))
-            write(model, flat, out=out)
-            report = fuse(flat, artifact, rows, replace(asked, output_name=scores.name), proof)
-            fused = read(rows)
-            own = [n for n in report.outputs if n == scores.name or n not in shown]
-            _restore(Editor(fused), scores, own)
-            fused.meta["types"] |= model.meta["types"]  # names of free sizes as they were
-            write(fused, partial, out=out)
-            (raw,), (made,) = (
-                run_raw(path, feeds, [scores.name], asked.custom_ops) for path in (source, flat)
-            )
-            places = Places.of(raw.shape, made.shape[1], axis=scores.axis)
-            require(np.array_equal(places.rows(raw), made), "the rows are not the scores")
-            for runtime in (ORT, *asked.runtime):
-                both = (
-                    run_raw(path, feeds, report.outputs, asked.custom_ops, runtime)
-                    for path in (rows, partial)
-                )
-                for name, one, other in zip(report.outputs, *both, strict=True):
-                    wanted = places.restored(one) if name in own else one
-                    require(np.array_equal(wanted, other), f"{name!r} has other places in {runtime}")
-        finally:
-            flat.unlink(missing_ok=True)
-            rows.unlink(missing_ok=True)
-    said = f"{scores.name!r} has its classes on axis {scores.axis}: each place is calibrated as a row"
-    return replace(report, done=(said, *report.done), nodes_before=nodes, nodes_after=len(fused.graph))
-
-
-def _find(graph: ir.Graph, artifact: Artifact, name: str | None) -> _Scores | None:
+def find_places(graph: ir.Graph, artifact: Artifact, name: str | None) -> ScoresInPlaces | None:
     """The output of scores of three axes or more, None where none has so many; FuseError where none fits."""
     axis, kind = artifact.model.class_axis or -1, artifact.model.outputs
     columns = 1 if kind in ONE_COLUMN else artifact.classes
@@ -117,10 +47,10 @@ def _find(graph: ir.Graph, artifact: Artifact, name: str | None) -> _Scores | No
             f"{'several outputs' if found else 'no output'} may hold: the graph has {outputs}; name one: "
             "--output-name (output_name=)"
         )
-    return _Scores(str(found[0].name), axis, len(found[0].shape or ()))
+    return ScoresInPlaces(str(found[0].name), axis, len(found[0].shape or ()))
 
 
-def _flatten(editor: Editor, scores: _Scores) -> None:
+def flatten_places(editor: Editor, scores: ScoresInPlaces) -> None:
     """Make the output rows (N, K); all other readers of the scores read them in their places again."""
     output = next(v for v in editor.graph.outputs if v.name == scores.name)
     node = output.producer()
@@ -155,7 +85,7 @@ def _flatten(editor: Editor, scores: _Scores) -> None:
         editor.remove_unused(output)
 
 
-def _restore(editor: Editor, scores: _Scores, names: Collection[str]) -> None:
+def restore_places(editor: Editor, scores: ScoresInPlaces, names: Collection[str]) -> None:
     """Give the outputs ``names``, rows (N, K) and values (N,), the places' shape."""
     graph = editor.graph
     places = next(v for node in graph for v in node.outputs if v.name == _SIZES)

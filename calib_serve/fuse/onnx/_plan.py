@@ -15,14 +15,15 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
-from calib_serve.core.options.fuse import OnnxOptions
+from calib_serve.core.options.fuse import OnnxOptions, Shown
 from calib_serve.fuse._decisions import has_logits
+from calib_serve.fuse._parity import ROUNDING
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, describe
 from calib_serve.fuse.onnx._input_shift import shift_input, shifted_input
 from calib_serve.fuse.onnx._layers import find_features, map_by_source, map_logits, replace_head
 from calib_serve.fuse.onnx._masks import FAR, hides_mask, inputs_of, masked_probabilities
-from calib_serve.fuse.onnx._outputs import Returns, finish, open_scores
+from calib_serve.fuse.onnx._outputs import finish, open_scores
 from calib_serve.fuse.onnx._probabilities import is_flat
 from calib_serve.fuse.onnx._quantized import keep_precision
 from calib_serve.fuse.onnx._shapes import flatten_scores, widen_column
@@ -40,12 +41,11 @@ class Plan:
     ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact with a
     Head, else the ``scores``: logits where ``activation`` makes ``outputs`` of them, else ``outputs``
     themselves, as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` names the output
-    that was chosen, ``input`` is the one that is shifted or normalised, ``by`` names that of the sources,
-    ``dtype`` is the narrowest type,
-    ``rounding`` its name and that of the last node that computes in it. ``sources`` are the raw scores and
-    their readers. ``masked`` names the raw logits before and behind a mask, if there is one, and
-    ``mask_inputs`` the inputs that it alone is made of. ``hidden``: the chosen output is a tensor inside,
-    which the graph shows only until it is measured. ``custom_ops``: the library of its own operators.
+    that was chosen, ``shifted`` the input that is shifted, ``by`` that of the sources, ``dtype`` is the
+    narrowest type, and ``rounding`` its name and that of the last node that computes in it. ``sources`` are
+    the raw scores and their readers. ``masked`` names the raw logits before and behind a mask, if there is
+    one, and ``mask_inputs`` the inputs that it alone is made of. ``hidden``: the chosen output is a tensor
+    inside, which the graph shows only until it is measured. ``custom_ops``: the library of its own operators.
     """
 
     artifact: Artifact
@@ -58,15 +58,20 @@ class Plan:
     activation: str | None
     dtype: ir.DataType
     rounding: str
-    returns: Returns
+    returns: Shown
     output: str
     masked: tuple[str, str] | None
     mask_inputs: frozenset[str]
-    input: ir.Value | None
+    shifted: str | None
     sources: Sources
     hidden: bool
     custom_ops: str | Path | None = None
     by: str | None = None
+
+    @property
+    def near(self) -> float:
+        """The difference that rounding allows for logits of size 1."""
+        return ROUNDING[str(self.dtype.numpy())]
 
     @property
     def shows_logits(self) -> bool:
@@ -77,11 +82,6 @@ class Plan:
     def shown(self) -> str:
         """The name of the output that parity compares."""
         return self.output if self.returns == "same" else "probabilities"
-
-    @property
-    def shifted(self) -> str | None:
-        """The name of the shifted input."""
-        return None if self.input is None else str(self.input.name)
 
 
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
@@ -125,9 +125,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         partial(map_logits, step=one) if isinstance(one, LogitMap) else partial(map_by_source, step=one)
         for one in maps
     ]
-    shift, shifted = artifact.input_shift, None
-    if shift is not None:
-        shifted = shifted_input(editor, shift.delta.shape)
+    shift = artifact.input_shift
     types = {v.dtype: node for node in editor.graph for v in node.outputs}
     # The floating type that rounds most, anywhere in the graph, limits the parity.
     dtype = next((d for d in FLOATS if d in types), ir.DataType.FLOAT)
@@ -145,8 +143,8 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         returns=asked.returns,
         output=str(tail.output.name),
         masked=(str(tail.logits.name), str(tail.masked.name)) if tail.mask else None,
-        mask_inputs=frozenset(inputs_of(tail.masked) - inputs_of(tail.logits)),
-        input=shifted,
+        mask_inputs=frozenset(inputs_of(tail.masked) - inputs_of(tail.logits) if tail.mask else ()),
+        shifted=None if shift is None else str(shifted_input(editor.graph, shift.delta.shape).name),
         by=None if artifact.source_maps is None else artifact.source_maps.by,
         sources=sources,
         hidden=tail.output not in known,
@@ -167,10 +165,9 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
     # Behind all maps: tables and mixtures act on the probabilities that these make.
     tail, what = finish(editor, tail, plan.artifact, plan.returns)
     done += [what, follow_labels(editor, tail, plan.artifact, plan.tail)]
-    shift = plan.artifact.input_shift
-    if plan.input is not None and shift is not None:
+    if (shift := plan.artifact.input_shift) is not None:
         # Last: the passes above look for features and layers in the original graph.
-        done.append(shift_input(editor, plan.input, shift))
+        done.append(shift_input(editor, shift))
     return tuple(what for what in done if what), tail
 
 
@@ -207,7 +204,7 @@ def reads_least(artifact: Artifact) -> bool:
     return of_logs and first.weight.ndim > 0 and first.least is None and artifact.head is None
 
 
-def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
+def _keeps_shape(artifact: Artifact, tail: Tail, returns: Shown) -> bool:
     """Whether only a scalar acts on scores of several classes: their shape is then free."""
     maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.maps)
     alone = artifact.head is None and has_logits(artifact)

@@ -16,13 +16,10 @@ import onnx.shape_inference
 import onnx.version_converter
 
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.fuse.onnx._in_parts import write_activations_whole
+from calib_serve.fuse.onnx._in_parts import inferred_types, write_activations_whole
 
-OPSET = 13
-"""The oldest opset whose Softmax works along one axis."""
-
-_IR = 7
-"""The IR version of that opset."""
+OPSET, _IR = 13, 7
+"""The oldest opset whose Softmax works along one axis, and its IR version."""
 
 _ALIAS = "ai.onnx"  # of the standard domain, whose name is empty
 
@@ -196,37 +193,31 @@ def _keep_softmax(model: onnx.ModelProto) -> None:
 
     They are hidden from the converter, which would put a Flatten and a Reshape around them.
     """
-    shapes = inferred_shapes(model)
+    types = inferred_types(model)
     model.opset_import.append(onnx.helper.make_opsetid(_KEPT, 1))
     for node in model.graph.node:
-        if node.op_type in _AXIS and not node.domain and node.input[0] in shapes:
-            shape = shapes[node.input[0]]
+        known = node.op_type in _AXIS and not node.domain and node.input[0] in types
+        if known and types[node.input[0]].HasField("shape"):
+            sizes = types[node.input[0]].shape.dim
             axis = next((a.i for a in node.attribute), 1)  # they have no other
-            axis += len(shape) if axis < 0 else 0
-            if all(size == 1 for size in shape[axis + 1 :]):
+            axis += len(sizes) if axis < 0 else 0
+            if all(size.dim_value == 1 for size in sizes[axis + 1 :]):
                 del node.attribute[:]
                 node.attribute.append(onnx.helper.make_attribute("axis", axis))
                 node.domain = _KEPT
-
-
-def inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
-    """Infer the shapes of the main graph's tensors; sizes that are not known are names or ""."""
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return {
-        v.name: [
-            d.dim_value if d.HasField("dim_value") else d.dim_param for d in v.type.tensor_type.shape.dim
-        ]
-        for v in (*graph.input, *graph.value_info, *graph.output)
-        if v.type.tensor_type.HasField("shape")
-    }
 
 
 def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
     """Correct shapes the exporter stated and inference contradicts."""
     if infers(model) is not None:
         return
-    bare = without_output_shapes(model)
+    # What is stated of the outputs and on the way to them would hide what is inferred.
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
     del bare.graph.value_info[:]
+    for output in bare.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
     inferred = infers(bare)
     if inferred is None:
         done.append("warning: onnx's full check fails on this model as it is; the plain check was made")
@@ -243,16 +234,6 @@ def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
         done.append(
             f"{value.name!r} was stated to be {stated}, but is {_text(value.type.tensor_type)}: corrected"
         )
-
-
-def without_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model without the shapes that it states of its outputs, which would hide what is inferred."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    for output in bare.graph.output:
-        if output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
-    return bare
 
 
 def infers(model: onnx.ModelProto) -> onnx.ModelProto | None:

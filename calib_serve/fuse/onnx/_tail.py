@@ -129,7 +129,7 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
     path: list[ir.Node] = []
     value = chosen
     # Backwards from the output, through what moves scores without changing them.
-    while (node := value.producer()) is not None and (_passes(node) or _is_quantizer(node)):
+    while (node := value.producer()) is not None and _passes(node):
         path.insert(0, node)
         value = node.inputs[0]  # type: ignore[assignment]  # both made sure
     activation = None
@@ -207,41 +207,28 @@ def _declared(value: ir.Value) -> GraphOutput:
 
 
 def _passes(node: ir.Node) -> bool:
-    """Whether a node passes values on, class by class."""
-    value = _first(node)
+    """Whether a node passes values on, class by class, as they are or quantised."""
+    value = node.inputs[0] if node.inputs else None
     if value is None:
         return False
+    maker, op = value.producer(), node.op_type
     if node.domain == "ai.onnx.ml":
-        return node.op_type == "ZipMap"
+        return op == "ZipMap"
+    if node.domain in ("", "com.microsoft") and op in ("QuantizeLinear", "DequantizeLinear"):
+        quantized = maker is not None and maker.op_type == "QuantizeLinear" and maker.domain == node.domain
+        return op == "QuantizeLinear" or quantized
     if node.domain != "":
         return False
-    if node.op_type == "Cast":
-        maker = value.producer()
+    if op == "Cast":
         scores = value.dtype in FLOATS or (maker is not None and maker.op_type in _SCORERS)
         return scores and node.outputs[0].dtype in FLOATS
-    return node.op_type in _RESHAPES or _is_times_one(node)
-
-
-def _is_quantizer(node: ir.Node) -> bool:
-    """Whether a node is a QuantizeLinear, or a DequantizeLinear behind one."""
-    value = _first(node)
-    if node.domain not in ("", "com.microsoft") or value is None:
-        return False
-    maker = value.producer()
-    pair = maker is not None and maker.op_type == "QuantizeLinear" and maker.domain == node.domain
-    return node.op_type == "QuantizeLinear" or (node.op_type == "DequantizeLinear" and pair)
+    return op in _RESHAPES or (op == "Mul" and _is_times_one(node))
 
 
 def _is_times_one(node: ir.Node) -> bool:
     """Whether a node multiplies by 1: LightGBM's converter names its probabilities so."""
-    square = node.inputs[0] is node.inputs[-1]
-    factor = constant(node.inputs[1]) if node.op_type == "Mul" and not square else None
+    factor = None if node.inputs[0] is node.inputs[1] else constant(node.inputs[1])
     return factor is not None and factor.size == 1 and factor.ndim <= 2 and bool(factor == 1)
-
-
-def _first(node: ir.Node) -> ir.Value | None:
-    """The first input of a node, if any."""
-    return node.inputs[0] if node.inputs else None
 
 
 def _check_axis(node: ir.Node, value: ir.Value) -> None:

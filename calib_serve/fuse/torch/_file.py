@@ -18,11 +18,11 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256, write_atomically
 from calib_serve.core.options.base import changed
-from calib_serve.core.options.fuse import TorchOptions
+from calib_serve.core.options.fuse import Made, TorchOptions
 from calib_serve.fuse._decisions import decision_names
 from calib_serve.fuse._parity import Parity
 from calib_serve.fuse.proof import BATCH, PROOF, Against, required_proof
-from calib_serve.fuse.torch._fuse import Returns, fused
+from calib_serve.fuse.torch._fuse import fused
 from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._whole import parameters
 from calib_serve.models import (
@@ -69,7 +69,7 @@ class TorchReport(Parity):
 
     kind: Kind
     proof: str
-    returns: Returns
+    returns: Made
     outputs: Outputs
     output: str
     decisions: tuple[str, ...]

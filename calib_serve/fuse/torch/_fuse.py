@@ -6,8 +6,8 @@ It scripts, traces, exports and compiles as the model did; its state dict holds 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.base import changed, check
-from calib_serve.core.options.fuse import ModuleOptions
+from calib_serve.core.options.fuse import Made, ModuleOptions
 from calib_serve.fuse._decisions import decision_names, with_decisions
-from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel
-from calib_serve.fuse._parity import MOST, Parity, check_examples, expect
+from calib_serve.fuse._kinds import Change, as_fitted, as_probs, change_to_fitted, check_multilabel
+from calib_serve.fuse._parity import CLOSE, ROUNDING, Parity, check_examples, expect
 from calib_serve.fuse.proof import BATCH, Against
 from calib_serve.fuse.torch._last_layer import features_of, linear_layer_name, replace_last
 from calib_serve.fuse.torch._model import Example, evaluating
@@ -49,7 +49,6 @@ from calib_serve.scores import (
     Outputs,
     check_outputs,
     to_logits,
-    to_probs,
     traced,
 )
 
@@ -59,15 +58,11 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import ModuleKeywords
 
 
-Returns = Literal["probabilities", "logits", "all"]
 _TAILS: dict[str, Callable[..., CalibrateScores]] = {
     "logits": Logits,
     "probabilities": Probabilities,
     "all": Everything,
 }
-
-_RATIO, _RATIO_OF_DOUBLE = 1e-5, 1e-9
-"""Largest difference of probabilities for logits of size 1; rounding grows with their size."""
 
 _REPORT = (
     "the calibrated model is not used: is the model in evaluation mode? "
@@ -132,7 +127,7 @@ def calibrated(
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
-    """``whole`` is ``model`` with the artifact inside; ``parity`` is None where there was no example.
+    """``whole`` is ``model`` with the artifact inside.
 
     ``layer`` is the last linear layer where a new head took its place; ``left_out``: see ``TorchReport``.
     """
@@ -140,12 +135,11 @@ class Fusion:
     whole: nn.Module
     model: nn.Module
     artifact: Artifact
-    returns: Returns
+    returns: Made
     scores: ReturnedScores
     change: Change
     layer: str | None
     left_out: tuple[str, ...]
-    parity: Parity | None = None
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
         """Compare ``whole`` with ``model`` calibrated in numpy, or what was read of the files of both."""
@@ -161,23 +155,17 @@ class Fusion:
             logits: Any = artifact.head(features_of(model, self.layer, scores_of))
         else:
             logits = as_fitted(to_logits(numbers(scores), self.scores.outputs), self.change)
-        ratio = _RATIO_OF_DOUBLE if scores.dtype == torch.float64 else _RATIO
         # A model in half precision rounds what becomes of new weights; what is behind it is in float32.
-        half = self.layer is not None and scores.dtype in (torch.float16, torch.bfloat16)
-        expected = expect(artifact, logits, MOST if half else ratio)
+        half = scores.dtype in (torch.float16, torch.bfloat16)
+        ratio = ROUNDING["float64" if scores.dtype == torch.float64 else "float32"]
+        expected = expect(artifact, logits, CLOSE if half and self.layer is not None else ratio)
         returned, names = example.run(whole), decision_names(artifact)
         made = {n: rows_of(returned[n], artifact) if n == "set" else returned[n].flatten() for n in names}
         found = {name: one.cpu().numpy() for name, one in made.items()}
         shown = rows_of(returned["probabilities"] if self.returns == "all" else returned, artifact)
         try:
-            probs = numbers(shown) if self._shown is None else to_probs(numbers(shown), self._shown)
-            return expected.prove(
-                probs,
-                found,
-                _REPORT,
-                engine=f"torch {torch.__version__}",
-                device=str(scores.device),
-            )
+            probs, engine = as_probs(numbers(shown), self._shown), f"torch {torch.__version__}"
+            return expected.prove(probs, found, _REPORT, engine=engine, device=str(scores.device))
         except FuseError:
             # Dropout that is left on moves scores from run to run, and would look like a wrong calibration.
             apart = float((scores_of(model).double() - scores.double()).abs().max())
@@ -200,11 +188,11 @@ class Fusion:
         return against.batches(BATCH, run)
 
     @property
-    def _shown(self) -> Outputs | None:
-        """The kind that ``whole`` returns in place of probabilities; None where it returns probabilities."""
+    def _shown(self) -> Outputs:
+        """The kind of scores that ``whole`` returns."""
         own = self.scores.outputs
         if self.returns != "logits":
-            return None
+            return "probabilities"
         tail = self.whole.tail
         if isinstance(getattr(tail, "inner", tail), Unchanged):
             return own
@@ -212,7 +200,7 @@ class Fusion:
 
 
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
-    """Fuse as ``calibrated`` does, and return the fused model with its parity."""
+    """Fuse as ``calibrated`` does, and return the fused model with what its proof needs."""
     check_outputs(asked.outputs)
     check_examples(artifact)
     axis = artifact.model.class_axis
@@ -253,8 +241,9 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
         tail_of = Unchanged
-    tail = tail_of(maps, acting, scores.dtype, scores.outputs, change)
-    tail = tail.to(scores.device).eval()
+    # No type of 16 bits holds calibrated probabilities, nor the edges of bins.
+    dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    tail = tail_of(maps, acting, dtype, scores.outputs, change).to(scores.device).eval()
     shift = artifact.input_shift
     whole = assemble(
         nn.Identity() if shift is None or shift.is_nothing else ShiftInputs(shift).to(scores.device),
@@ -264,6 +253,6 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         scores.path,
     )
     fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, left)
-    if example is None:
-        return fusion
-    return replace(fusion, parity=fusion.prove(whole, model, example))
+    if example is not None:
+        fusion.prove(whole, model, example)
+    return fusion

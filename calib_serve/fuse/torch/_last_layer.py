@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calib_serve.artifact import Head
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.torch._model import device_and_dtype, shell
 from calib_serve.fuse.torch._modules import Bias, layers
 from calib_serve.models import is_scripted, layer_inputs
-
-Exact = NDArray[np.float64]
 
 
 def linear_layer_name(model: nn.Module, head: Head, name: str | None) -> str:
@@ -43,7 +40,7 @@ def linear_layer_name(model: nn.Module, head: Head, name: str | None) -> str:
     raise FuseError(f"several linear layers have {what}: {fits}; say which with last_linear=")
 
 
-def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Tensor]) -> Exact:
+def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Tensor]) -> Floats:
     """The inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores."""
     found = layer_inputs(model, name, scores_of)
     if found is None:

@@ -222,11 +222,9 @@ class _BySum(nn.Module):
         return torch.zeros_like(probs).scatter(1, order, scores) <= self.most
 
 
-def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
+def sets(step: PredictionSets, classes: int, dtype: torch.dtype) -> nn.Module:
     """Make the step from probabilities to whether each class is in the set, both (n, K)."""
-    step = artifact.sets
-    assert step is not None  # "set" is decided
-    return _ByProbability(step, dtype) if step.score == "lac" else _BySum(step, artifact.classes, dtype)
+    return _ByProbability(step, dtype) if step.score == "lac" else _BySum(step, classes, dtype)
 
 
 def numpy_type(dtype: torch.dtype) -> type[np.floating]:

@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._kinds import check_numbers
 from calib_serve.fuse.torch._model import device_and_dtype
 from calib_serve.fuse.torch._whole import Where, lookup
 from calib_serve.scores import MADE, ONE_COLUMN, Form, MadeBy, Outputs, Trace, exact, find_scores, proved
-
-Numbers = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +109,7 @@ def rows_of(value: Any, artifact: Artifact) -> Any:
     return value.movedim(axis, -1).flatten(0, -2)
 
 
-def numbers(tensor: Tensor) -> Numbers:
+def numbers(tensor: Tensor) -> AnyFloats:
     """A tensor as an array, at least float32."""
     exact = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
     return exact.cpu().numpy()

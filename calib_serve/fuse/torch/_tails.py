@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Artifact, Choice, LogitMap
+from calib_serve.artifact import Abstain, Artifact, Choice, Contract, LogitMap
 from calib_serve.core.errors import FuseError, ShapeError
 from calib_serve.fuse._decisions import (
     NAMES,
@@ -83,7 +83,7 @@ class Read(nn.Module):
 
 
 class CalibrateScores(nn.Module):
-    """Base of all tails: from scores to calibrated logits, and on to probabilities."""
+    """Base of all tails: from scores to calibrated logits, and on to probabilities, in float32 or float64."""
 
     def __init__(
         self,
@@ -94,15 +94,13 @@ class CalibrateScores(nn.Module):
         change: Change,
     ) -> None:
         super().__init__()
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        self.read = Read(outputs, artifact.classes, change, wide)
-        self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
-        self.probabilities = probabilities(artifact, wide)
+        self.read = Read(outputs, artifact.classes, change, dtype)
+        self.maps = nn.Sequential(*[Map(m, dtype) for m in maps])
+        self.probabilities = probabilities(artifact, dtype)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
         self.labels = artifact.is_multilabel
         self.one = outputs in ONE_COLUMN
-        self.wide = dtype == torch.float64
         self.least = LEAST
 
     def logits(self, z: Tensor) -> Tensor:
@@ -154,15 +152,15 @@ class Everything(CalibrateScores):
     ) -> None:
         super().__init__(maps, artifact, dtype, *kind)
         self.register_buffer("inner_edges", edges(inner_edges(artifact), dtype))
-        wide = torch.float64 if self.wide else torch.float32
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
         self.has_sets, self.abstains, self.has_acts, self.chooses = (
             name in decision_names(artifact) for name in NAMES
         )
-        self.sets = sets(artifact, wide) if self.has_sets else nn.Identity()
-        self.abstention = _Abstention(artifact, wide) if self.abstains else nn.Identity()
-        self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
-        self.choice = nn.Identity() if artifact.choice is None else _Choice(artifact.choice, wide)
+        classes, contract = artifact.classes, artifact.contract if self.has_acts else None
+        self.sets = nn.Identity() if artifact.sets is None else sets(artifact.sets, classes, dtype)
+        self.abstention = nn.Identity() if artifact.abstain is None else _Abstention(artifact.abstain, dtype)
+        self.acts = nn.Identity() if contract is None else _Acts(contract, classes, dtype)
+        self.choice = nn.Identity() if artifact.choice is None else _Choice(artifact.choice, dtype)
 
     def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name."""
@@ -193,9 +191,9 @@ class Everything(CalibrateScores):
 class _Abstention(nn.Module):
     least: Tensor
 
-    def __init__(self, artifact: Artifact, dtype: torch.dtype) -> None:
+    def __init__(self, rule: Abstain, dtype: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("least", torch.tensor(abstain_least(artifact, numpy_type(dtype))))
+        self.register_buffer("least", torch.tensor(abstain_least(rule, numpy_type(dtype))))
 
     def forward(self, probs: Tensor) -> Tensor:
         return torch.logical_not(probs.amax(dim=1) >= self.least)  # also of NaN
@@ -204,9 +202,9 @@ class _Abstention(nn.Module):
 class _Acts(nn.Module):
     least: Tensor
 
-    def __init__(self, artifact: Artifact, dtype: torch.dtype) -> None:
+    def __init__(self, contract: Contract, classes: int, dtype: torch.dtype) -> None:
         super().__init__()
-        least = np.broadcast_to(act_least(artifact, numpy_type(dtype)), artifact.classes)
+        least = np.broadcast_to(act_least(contract, classes, numpy_type(dtype)), classes)
         self.register_buffer("least", torch.tensor(least))
 
     def forward(self, probs: Tensor) -> Tensor:

@@ -12,11 +12,9 @@ import onnx_ir as ir
 from calib_serve.core.errors import FuseError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fuse.triton._pbtxt import Block, Word
+from calib_serve.fuse.triton.step import VERSION
 
 LABELS = "labels.txt"
-
-VERSION = "calib_serve.version"
-"""The graph's output that tells the step behind it which version it is."""
 
 _TYPES = {
     ir.DataType.FLOAT: "TYPE_FP32",
@@ -137,12 +135,7 @@ def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, m
             *_outputs(found.named, found.batch),
             *([found.receipt.declared(found.batch)] if settings.receipts else []),
         ],
-        "parameters": _parameters(
-            model=name,
-            bins=str(bins) if settings.receipts else None,
-            multilabel="true" if multilabel else None,
-            actions=json.dumps(found.actions) if found.actions else None,
-        ),
+        "parameters": _parameters(name, found, bins if settings.receipts else None, multilabel=multilabel),
         **_running(found.batch, settings),
     }
 
@@ -194,12 +187,7 @@ def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel:
         "max_batch_size": found.batch,
         "input": [t.shown(found.batch) for t in (*found.outputs, version)],
         "output": [t.shown(found.batch) for t in (*found.named, found.receipt)],
-        "parameters": _parameters(
-            model=served,
-            bins=str(bins),
-            multilabel="true" if multilabel else None,
-            actions=json.dumps(found.actions) if found.actions else None,
-        ),
+        "parameters": _parameters(served, found, bins, multilabel=multilabel),
         "instance_group": [{"count": 1, "kind": Word("KIND_CPU")}],
     }
     if found.batch:
@@ -207,8 +195,12 @@ def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel:
     return config
 
 
-def _parameters(**given: str | None) -> list[Block]:
-    return [{"key": k, "value": {"string_value": v}} for k, v in given.items() if v is not None]
+def _parameters(model: str, found: Signature, bins: int | None, *, multilabel: bool) -> list[Block]:
+    """Tell a step in Python what it counts, where it does, and the names of actions."""
+    told = {"model": model} | ({} if bins is None else {"bins": str(bins)})
+    told |= {"multilabel": "true"} if multilabel else {}
+    told |= {"actions": json.dumps(found.actions)} if found.actions else {}
+    return [{"key": key, "value": {"string_value": value}} for key, value in told.items()]
 
 
 def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:

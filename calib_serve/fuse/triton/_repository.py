@@ -22,7 +22,6 @@ from calib_serve.core.options.fuse import GraphOptions, TritonOptions
 from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.triton._config import (
     LABELS,
-    VERSION,
     GraphTensor,
     Signature,
     ensemble,
@@ -31,6 +30,7 @@ from calib_serve.fuse.triton._config import (
     receipts,
 )
 from calib_serve.fuse.triton._publish import Pack, staging_folder, writing
+from calib_serve.fuse.triton.step import VERSION
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

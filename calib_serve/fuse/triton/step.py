@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
-_VERSION = "calib_serve.version"
+VERSION = "calib_serve.version"
+"""The graph's output that tells the step behind it which version it is."""
 
 
 class TritonPythonModel:
@@ -73,7 +74,7 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
-        version = str(int(self._array(request, _VERSION).flat[0]))
+        version = str(int(self._array(request, VERSION).flat[0]))
         seen = [self._array(request, name) for name in ("confidence", "predicted")]
         # The graph's own version: while versions change, the step of one runs behind the graph of another.
         receipts = self._monitor.receipts(version, *seen)
