@@ -20,15 +20,14 @@ from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
 from calib_serve.torchserve.asking import (
     ForeignArchive,
-    Seam,
     collected,
     find_seam,
     some_requests,
     unpacked,
 )
-from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._refutation import place_name
 from calib_serve.torchserve.seam._requests import Request, alternatives
+from calib_serve.torchserve.seam._seam import Known, Seam
 from calib_serve.torchserve.shown import Readings
 
 if TYPE_CHECKING:
@@ -96,9 +95,16 @@ def scores_of_archive(
         # Before the run: a wrong label should not cost one.
         several = where.kind in LABELS
         labels = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
-        how: dict[str, Any] = {"batch_size": at_once, "probe_timeout": asked.probe_timeout}
         logits = [
-            collected(part, found.folder, where, number=k, progress=progress, **how)
+            collected(
+                part,
+                found.folder,
+                where,
+                batch_size=at_once,
+                seconds=asked.probe_timeout,
+                number=k,
+                progress=progress,
+            )
             for k, part in enumerate(requests)
         ]
     shown = tuple(name for *_, name in names) or (() if several else requests[0].names)
@@ -209,12 +215,14 @@ def _seam_with(
         )
     except ModelError as error:
         raise ModelError(f"asked with {data.called(0)}: {error}") from error
-    if asked.batch_size not in (None, 1) and not (where.batches and where.in_order):
-        why = where.alone_because or "scores pass on several threads, in no order that is known"
+    threads = "" if where.in_order else "scores pass on several threads, in no order that is known"
+    alone_because = where.alone_because or threads
+    if alone_because and asked.batch_size not in (None, 1):
         raise InputError(
-            f"{found.archive.path} is to be asked one request at a time: {why}; leave the batch size out"
+            f"{found.archive.path} is to be asked one request at a time: {alone_because}; leave the batch "
+            "size out"
         )
-    return where, wanted if where.batches and where.in_order else 1
+    return where, 1 if alone_because else wanted
 
 
 def _names(

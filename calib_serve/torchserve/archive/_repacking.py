@@ -38,7 +38,6 @@ from calib_serve.torchserve.archive._contents import (
 )
 from calib_serve.torchserve.asking import (
     ForeignArchive,
-    Seam,
     collected,
     find_seam,
     model_file,
@@ -47,8 +46,8 @@ from calib_serve.torchserve.asking import (
     unpacked,
 )
 from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
-from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._handler import INFERENCE
+from calib_serve.torchserve.seam._seam import Known, Seam
 from calib_serve.torchserve.seam._trial import run_trial
 
 if TYPE_CHECKING:
@@ -160,10 +159,10 @@ def _calibrated(
         )
         _check_kind(seam, fitted, asked.outputs)
         if isinstance(proof, Against):
-            how: dict[str, Any] = {"batch_size": 1, "probe_timeout": asked.probe_timeout}
-            scores = collected(read_requests(str(asked.probe_data)), found.folder, seam, **how)
+            requests = read_requests(str(asked.probe_data))
+            scores = collected(requests, found.folder, seam, batch_size=1, seconds=asked.probe_timeout)
             proof = proof.prove(np.asarray(scores, np.float64), old.path)
-        if at_once > 1 and not seam.batches:
+        if at_once > 1 and seam.alone_because:
             raise FuseError(
                 f"{old.path} is served in batches, of which it is not known which score is whose: "
                 f"{seam.alone_because}. Served one at a time it can be calibrated: --batch-size 1"

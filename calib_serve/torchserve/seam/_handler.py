@@ -155,6 +155,11 @@ class Handler:
         self._function = handle
 
     @property
+    def name(self) -> str:
+        """The name of its class, or of its function's module."""
+        return self.module.__name__ if self.is_function else type(self.subject).__name__
+
+    @property
     def is_function(self) -> bool:
         """Whether the handler is a function, which has no inference."""
         return self._function is not None

@@ -19,10 +19,6 @@ from typing import Any
 
 import calib_serve
 from calib_serve.core.errors import ModelError
-from calib_serve.core.options.data import TrialOptions
-
-SECONDS = TrialOptions.probe_timeout
-"""How long a handler may take to answer a trial's batch."""
 
 
 class Ticks:
@@ -42,7 +38,7 @@ def run_trial(
     what: str,
     job: Mapping[str, Any],
     *,
-    seconds: float = SECONDS,
+    seconds: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Run the trial ``what`` of ``_trial_worker`` on the archive unpacked in ``folder``.

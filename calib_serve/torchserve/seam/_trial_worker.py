@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import Floats
 from calib_serve.core.data_files import map_npy
 from calib_serve.core.errors import CalibServeError, ModelError
-from calib_serve.scores import PROBABILITIES, Form, Outputs, as_json, refuted, to_logits, to_probs
+from calib_serve.scores import PROBABILITIES, Form, as_json, refuted, to_logits, to_probs
 from calib_serve.torchserve.declared import DECLARED
-from calib_serve.torchserve.seam._finding import initialize, look, recorded
+from calib_serve.torchserve.seam._finding import LoadedHandler, initialize, look
 from calib_serve.torchserve.seam._handler import load_handler
-from calib_serve.torchserve.seam._host import Answer, ask, context_of
+from calib_serve.torchserve.seam._host import ask, context_of
 from calib_serve.torchserve.seam._refutation import (
     ANOTHER_PLACE,
     DECLARE,
@@ -41,6 +41,7 @@ from calib_serve.torchserve.seam._refutation import (
     contradiction,
 )
 from calib_serve.torchserve.seam._requests import Request, alternatives
+from calib_serve.torchserve.seam._seam import Seam
 from calib_serve.torchserve.seam._trial import Ticks
 from calib_serve.torchserve.shown import Readings
 
@@ -86,48 +87,44 @@ class _Samples:
 def collect(
     folder: Path,
     *,
+    seam: Mapping[str, Any],
     files: Sequence[str] = (),
     rows: str | None = None,
-    form: int = 0,
     out: str,
-    seam: str,
-    output: str,
-    kind: Outputs,
-    columns: int,
-    bare: bool,
-    shown: dict[str, Any],
-    batch_size: int = 1,
+    batch_size: int,
     progress: str,
-) -> dict[str, Any]:
+) -> None:
     """Send ``files``, or the rows of the .npy ``rows``, in batches; write the logits (n, K) at the seam.
 
-    ``out`` becomes an .npy of float32; K is 2 for one column, but of labels. ``shown``: what replies show of
-    their rows. ``progress``: a file that says how many are done. Raises ModelError, which names the sample,
+    ``seam``: a ``Seam``, as JSON holds it. ``out`` becomes an .npy of float32; K is 2 for one column, but of
+    labels. ``progress``: a file that says how many are done. Raises ModelError, which names the sample,
     where the handler fails on one, or where it is not known which scores are whose: each reply has to be of
     its own row.
     """
-    handler, recorders, ctx = recorded(folder, seam, batch_size)
-    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form)
-    tick = Ticks(progress)
-
-    def answered(batch: Sequence[Request]) -> Answer:
-        return ask(handler.handle, ctx, batch, bare=bare)
-
-    place = Place(seam, answered, recorders[seam], Form.parse(output), kind, columns)
-    n = len(samples)
+    found = Seam.from_dict(seam)
+    loaded = LoadedHandler.of(folder, found.place, batch_size)
+    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), found.form)
+    tick, n = Ticks(progress), len(samples)
+    place = Place(
+        found.place,
+        lambda batch: loaded.ask(batch, found.bare),
+        loaded.recorders[found.place],
+        Form.parse(found.output),
+        found.kind,
+        found.columns,
+    )
     # Not a memory map: of a full disk a write says so, a map ends the process.
     with Path(out).open("wb") as written:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (n, place.classes)}
+        header = {"descr": "<f4", "fortran_order": False, "shape": (n, found.classes)}
         np.lib.format.write_array_header_1_0(written, header)
         for start in range(0, n, batch_size):
             batch = range(start, min(start + batch_size, n))
-            logits = _logits(place, samples, batch, Readings.from_dict(shown))
+            logits = _logits(place, samples, batch, found.shown)
             try:
                 written.write(logits.tobytes())
             except OSError as error:
                 raise ModelError(f"cannot keep the scores of {n} samples: {error}") from error
             tick(batch.stop, n)
-    return {"rows": n}
 
 
 def _logits(place: Place, samples: _Samples, batch: range, shown: Readings) -> NDArray[np.float32]:
