@@ -18,7 +18,13 @@ from calib_serve.core.files import sha256
 from calib_serve.fit import Progress, stage
 from calib_serve.models import LabelledRequests
 from calib_serve.torchserve.archive._archive import HASHES, MANIFEST, Archive, read_archive, scratch
-from calib_serve.torchserve.archive._contents import MAPPING, artifact_of, called, is_calibrated, listed_names
+from calib_serve.torchserve.archive._contents import (
+    MAPPING,
+    artifact_of,
+    is_calibrated,
+    listed_names,
+    names_in,
+)
 from calib_serve.torchserve.mar_options import ModelOptions
 from calib_serve.torchserve.seam._requests import Request, alternatives
 from calib_serve.torchserve.seam._seam import Known, Seam
@@ -53,7 +59,7 @@ class ForeignArchive:
         try:
             if MAPPING in self.archive.files:
                 return listed_names(self.archive, classes)
-            return called(mapping, classes) if mapping else []
+            return names_in(mapping, classes) if mapping else []
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{MAPPING} in {self.archive.path} {error}") from error
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.core.options.base import changed, divided
+from calib_serve.core.options.base import divided
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.core.options.fit import ArchiveFitOptions
 from calib_serve.fit import Progress, calibrate, method_options
@@ -33,7 +33,7 @@ from calib_serve.torchserve.shown import Readings
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from calib_serve.core.options.keywords import ArchiveFitKeywords, ArchiveKeywords
+    from calib_serve.core.options.keywords import ArchiveFitKeywords
 
 
 _ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head")
@@ -64,7 +64,6 @@ def scores_of_archive(
     *,
     artifact: Artifact | None = None,
     progress: Progress | None = None,
-    **keywords: Unpack[ArchiveKeywords],
 ) -> ArchiveScores:
     """Send labelled requests through an archive's own handler, and keep the scores that pass its seam.
 
@@ -76,16 +75,15 @@ def scores_of_archive(
         archive: An archive of TorchServe.
         data: Requests and their labels, as ``read_requests`` reads them.
         splits: Splits of the data; one part of the scores for each.
-        options: An ``ArchiveOptions``; keywords replace its fields.
+        options: An ``ArchiveOptions``.
         artifact: What is to act on the scores; an archive that ``pack_around`` made has its own.
         progress: Called with a stage, and how much of it is done, of how much.
-        **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
 
     Raises:
         InputError: For data and labels that do not fit.
         ModelError: Where the handler does not answer a sample, which it names, or its reply is of others.
     """
-    asked = changed(options or ArchiveOptions(), keywords, scores_of_archive)
+    asked = options or ArchiveOptions()
     requests = [read_requests(data, split) for split in splits]
     # Requests first: a folder that cannot be read should not cost unpacking an archive of gigabytes.
     with unpacked(archive) as found:
@@ -284,20 +282,18 @@ def look_at_archive(
     options: ArchiveOptions | None = None,
     *,
     probe: str | Path | None = None,
-    **keywords: Unpack[ArchiveKeywords],
 ) -> ArchiveLook:
     """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
 
     Args:
         archive: An archive of TorchServe; of one that ``pack_around`` made, the handler inside is asked.
-        options: An ``ArchiveOptions``; keywords replace its fields.
+        options: An ``ArchiveOptions``.
         probe: A file that the handler answers.
-        **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
 
     Raises:
         ModelError: Where the handler answers nothing, or no class scores are found.
     """
-    asked = changed(options or ArchiveOptions(), keywords, look_at_archive)
+    asked = options or ArchiveOptions()
     with unpacked(archive) as found:
         where = find_seam(
             found.folder,
@@ -333,16 +329,11 @@ def shows(shown: Readings) -> Iterator[str]:
         which = "the likeliest class" if not label.rank else f"the class of rank {label.rank + 1}"
         yield f"{place_name(label.path)} names {which}"
     for one in shown.numbers:
-        of = (
-            ""
-            if one.index is None
-            else f" {one.index + 1}"
-            if one.function.startswith("ranked")
-            else f" of {one.index}"
-        )
-        yield f"{place_name(one.path)} is {one.function}{of}" + (
-            f" times {one.scale:g}" if one.scale != 1 else ""
-        )
+        of = "" if one.index is None else f" of {one.index}"
+        if one.index is not None and one.function.startswith("ranked"):
+            of = f" {one.index + 1}"
+        times = "" if one.scale == 1 else f" times {one.scale:g}"
+        yield f"{place_name(one.path)} is {one.function}{of}{times}"
     for keys in shown.keys:
         yield f"{place_name(keys.path)} maps classes to probabilities"
 

@@ -20,7 +20,9 @@ from pathlib import Path
 
 from calib_serve.core.errors import ServerError
 from calib_serve.torchserve.configuration import Configuration
-from calib_serve.torchserve.measured import NEWEST_JAVA, OLDEST_JAVA
+
+OLDEST_JAVA, NEWEST_JAVA = 17, 25
+"""Versions of Java: TorchServe 0.12 is written for 17; our servers' tests pass on 17, 21 and 25."""
 
 
 class Process:

@@ -197,7 +197,7 @@ class ProofOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(TrialOptions):
-    """Options of ``scores_of_archive``."""
+    """Options of ``scores_of_archive`` and ``look_at_archive``."""
 
     outputs: Kind | None = None
     """The kind of scores that pass there, where their numbers do not tell."""

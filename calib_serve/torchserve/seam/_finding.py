@@ -35,7 +35,7 @@ from calib_serve.torchserve.seam._handler import (
     places,
     put_around,
 )
-from calib_serve.torchserve.seam._host import Answer, ask, context_of, told
+from calib_serve.torchserve.seam._host import Answer, ask, context_of, in_one_line
 from calib_serve.torchserve.seam._recorder import Called, PlaceRecorder, networks_called, sigmoids
 from calib_serve.torchserve.seam._refutation import (
     Alone,
@@ -312,7 +312,7 @@ def initialize(handler: Handler, ctx: Any) -> None:
     except CalibServeError:
         raise
     except (Exception, SystemExit) as error:  # a handler may raise anything
-        raise ModelError(f"the handler does not load: {told(error)}") from error
+        raise ModelError(f"the handler does not load: {in_one_line(error)}") from error
 
 
 def _first_answer(

@@ -47,7 +47,6 @@ Ask = Callable[[Sequence[Request]], Answer]
 DECLARE = "or let the handler say which row is whose: scores = calibrated(scores, rows=[...])"
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
-_TOPS = 4  # classes as the likeliest, for which numbers are tried between rows
 _SUREST, _TORN = 0.9995, 0.02
 """The likeliest class's probability beyond usual thresholds; how much it is ahead where two are torn."""
 
@@ -371,9 +370,10 @@ class _Tried:
 
     def refuse_unknown_numbers(self) -> None:
         """Raise ModelError for a number that is neither linear in the probabilities nor read of them."""
-        # Of each class as the likeliest two rows of one order, and those between them.
+        # Of each of four classes as the likeliest two rows of one order, and those between them.
+        rows = self.chosen[: 3 * 4]
         at = {id(p): one for one, (_, p) in zip(self._leaves, self.asked, strict=True)}
-        for one, other in zip(self.chosen[: 3 * _TOPS : 3], self.chosen[2 : 3 * _TOPS : 3], strict=True):
+        for one, other in zip(rows[::3], rows[2::3], strict=True):
             middle = (one + other) / 2
             between = self.place.reply_to(self.request, middle) if self._unread else None
             found = [at.get(id(one)), leaves(between), at.get(id(other))]
