@@ -90,7 +90,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
             copy,
             handler,
             sha256(copy / serialized) if serialized else None,
-            max(1, number(archive, archive.config, "batchSize")),
+            max(1, whole_number(archive, archive.config, "batchSize")),
             artifact=None if options is None else artifact_of(archive),
             options=options,
         )
@@ -132,15 +132,15 @@ def collected(
     *,
     batch_size: int,
     seconds: float,
-    number: int = 0,
+    part: int = 0,
     progress: Progress | None = None,
 ) -> NDArray[np.float32]:
     """Send samples to the handler of the archive unpacked in ``folder``; return the logits at its seam."""
-    out, rows = folder.with_name(f"scores_{number}.npy"), None
+    out, rows = folder.with_name(f"scores_{part}.npy"), None
     if isinstance(data.rows, np.memmap) and data.rows.filename is not None:
         rows = Path(data.rows.filename).resolve()
     elif data.rows is not None:
-        rows = folder.with_name(f"rows_{number}.npy")
+        rows = folder.with_name(f"rows_{part}.npy")
         np.save(rows, data.rows)
     job = {
         "seam": seam.as_dict(),
@@ -149,13 +149,12 @@ def collected(
         "out": str(out),
         "batch_size": batch_size,
     }
-    told = stage(progress, "scores") or (lambda done, of: None)
-    run_trial(folder, "scores", job, seconds=seconds, progress=told)
+    run_trial(folder, "scores", job, seconds=seconds, progress=stage(progress, "scores"))
     logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
     return logits
 
 
-def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
+def whole_number(old: Archive, config: Mapping[str, Any], key: str) -> int:
     """Read an entry of a TorchServe configuration, by default 1."""
     try:
         return int(config.get(key, 1))

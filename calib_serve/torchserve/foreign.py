@@ -100,7 +100,7 @@ def scores_of_archive(
                 where,
                 batch_size=at_once,
                 seconds=asked.probe_timeout,
-                number=k,
+                part=k,
                 progress=progress,
             )
             for k, part in enumerate(requests)

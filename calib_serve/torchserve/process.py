@@ -129,8 +129,8 @@ def find_java() -> Path:
 
 def _major(java: Path) -> int | None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(\d+)', said.stderr + said.stdout)
     return int(match.group(1)) if match else None

@@ -283,7 +283,9 @@ def _model(path: Path) -> str | dict[str, str]:
     ours = (f"{options.artifact}/", "MAR-INF/", *_folders(options.shadow))
     config = archive.model["configFile"]
     return options.sha256 or {
-        name: told for name, told in archive.hashes.items() if name != config and not name.startswith(ours)
+        name: digest
+        for name, digest in archive.hashes.items()
+        if name != config and not name.startswith(ours)
     }
 
 

@@ -41,9 +41,9 @@ from calib_serve.torchserve.asking import (
     collected,
     find_seam,
     model_file,
-    number,
     some_requests,
     unpacked,
+    whole_number,
 )
 from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
 from calib_serve.torchserve.seam._handler import INFERENCE
@@ -148,7 +148,7 @@ def _calibrated(
     proof, seam = _proof(old, fitted, asked), None
     if not asked.untried:
         samples = [] if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
-        at_once = number(old, config, "batchSize")
+        at_once = whole_number(old, config, "batchSize")
         seam = find_seam(
             found.folder,
             Known(place, output, kind, fitted.classes, fitted.is_multilabel),
@@ -176,7 +176,7 @@ def _calibrated(
         seam=seam.place if seam else place or INFERENCE,
         output=seam.output if seam else output or "",
         receipts=asked.receipts,
-        workers=number(old, config, "minWorkers"),
+        workers=whole_number(old, config, "minWorkers"),
         artifact=_ARTIFACT,
         outputs=seam.kind if seam else asked.outputs or known.outputs or "logits",
         threshold=asked.threshold,
@@ -219,22 +219,22 @@ def _config(old: Archive, asked: AroundOptions) -> dict[str, Any]:
     return {**old.config, **{key: value for key, value in said.items() if value is not None}}
 
 
-def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
-    """The option as ``told``, else as ``fitted``; FuseError where these differ."""
-    if told is not None and fitted is not None and told != fitted:
+def _as_fitted(option: str, asked: T | None, fitted: T | None) -> T | None:
+    """The option as ``asked``, else as ``fitted``; FuseError where these differ."""
+    if asked is not None and fitted is not None and asked != fitted:
         raise FuseError(
-            f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(told)!r}; leave "
-            f"--{option} out, or fit again with it: calib-serve fit --from"
+            f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(asked)!r}; "
+            f"leave --{option} out, or fit again with it: calib-serve fit --from"
         )
-    return fitted if told is None else told
+    return fitted if asked is None else asked
 
 
-def _check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
+def _check_kind(seam: Seam, artifact: Artifact, asked: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
     check_multilabel(artifact, seam.kind, what)
-    # An artifact that does not record its kind of scores is taken to be fitted on the told kind, or logits.
-    if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
+    # An artifact that does not record its kind of scores is taken to be fitted on what is asked, or logits.
+    if artifact.model.outputs is not None or not (asked or seam.kind == "logits"):
         change_to_fitted(artifact, seam.kind, what, can=())
 
 
