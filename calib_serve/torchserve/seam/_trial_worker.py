@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,27 +62,6 @@ def answer(
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Samples:
-    """The samples to send: ``files``, or ``rows`` (n, ...); ``form``: the number among ``alternatives``."""
-
-    files: Sequence[str]
-    rows: NDArray[Any] | None
-    form: int
-
-    def __len__(self) -> int:
-        return len(self.files) if self.rows is None else len(self.rows)
-
-    def request(self, i: int) -> Request:
-        """Make sample ``i`` as a worker receives it."""
-        return alternatives(Path(self.files[i]) if self.rows is None else self.rows[i])[self.form]
-
-    def called(self, batch: Sequence[int]) -> str:
-        """Name the samples of a batch, for a person."""
-        names = [self.files[i] if self.rows is None else f"row {i}" for i in batch[:3]]
-        return ", ".join(names) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
-
-
 def collect(
     folder: Path,
     *,
@@ -103,7 +81,7 @@ def collect(
     """
     found = Seam.from_dict(seam)
     loaded = LoadedHandler.of(folder, found.place, batch_size)
-    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), found.form)
+    samples = [*map(Path, files)] if rows is None else map_npy(Path(rows))
     tick, n = Ticks(progress), len(samples)
     place = Place(
         found.place,
@@ -118,36 +96,39 @@ def collect(
         header = {"descr": "<f4", "fortran_order": False, "shape": (n, found.classes)}
         np.lib.format.write_array_header_1_0(written, header)
         for start in range(0, n, batch_size):
-            batch = range(start, min(start + batch_size, n))
-            logits = _logits(place, samples, batch, found.shown)
+            batch = samples[start : start + batch_size]
+            requests = [alternatives(sample)[found.form] for sample in batch]
+            names = list(map(str, batch)) if rows is None else [f"row {start + i}" for i in range(len(batch))]
+            logits = _logits(place, requests, names, found.shown)
             try:
                 written.write(logits.tobytes())
             except OSError as error:
                 raise ModelError(f"cannot keep the scores of {n} samples: {error}") from error
-            tick(batch.stop, n)
+            tick(start + len(batch), n)
 
 
-def _logits(place: Place, samples: _Samples, batch: range, shown: Readings) -> NDArray[np.float32]:
+def _logits(
+    place: Place, requests: Sequence[Request], names: Sequence[str], shown: Readings
+) -> NDArray[np.float32]:
     """The scores of one batch as logits (n, K); ModelError where it is not one row a sample."""
-    requests = [samples.request(i) for i in batch]
+    all_ = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     try:
         seen = place.see(requests, served=True)
     except NotOneOwned as error:
-        raise ModelError(f"{samples.called(batch[error.at : error.at + 1])}: {error}") from error
+        raise ModelError(f"{names[error.at]}: {error}") from error
     except NotAnswered as error:
-        for i, request in zip(batch, requests, strict=True):
+        for name, request in zip(names, requests, strict=True):
             if failure := place.ask([request]).failure:
-                raise ModelError(f"the handler failed on {samples.called([i])}: {failure}") from error
+                raise ModelError(f"the handler failed on {name}: {failure}") from error
         raise ModelError(
-            f"the handler answers {samples.called(batch)} one at a time and not together: {error}; try "
-            "--batch-size 1"
+            f"the handler answers {all_} one at a time and not together: {error}; try --batch-size 1"
         ) from error
     except ModelError as error:
-        raise ModelError(f"{samples.called(batch)}: {error}") from error
+        raise ModelError(f"{all_}: {error}") from error
     if not seen.in_order:
         raise ModelError(
-            f"{samples.called(batch)}: scores pass on several threads: which sample each row is of is not "
-            "known; try --batch-size 1"
+            f"{all_}: scores pass on several threads: which sample each row is of is not known; try "
+            "--batch-size 1"
         )
     if (
         place.kind in PROBABILITIES
@@ -159,12 +140,10 @@ def _logits(place: Place, samples: _Samples, batch: range, shown: Readings) -> N
         )
     with np.errstate(over="ignore"):
         logits = to_logits(seen.rows, place.kind).astype("<f4")
-    for i, row, own, reply in zip(batch, seen.rows, logits, seen.replies, strict=True):
+    for name, row, own, reply in zip(names, seen.rows, logits, seen.replies, strict=True):
         if not np.isfinite(own).all():
-            raise ModelError(
-                f"{samples.called([i])}: the scores {row[:5].tolist()} are not finite {place.kind}"
-            )
-        _refuse_parted(place, shown, samples.called([i]), row, reply)
+            raise ModelError(f"{name}: the scores {row[:5].tolist()} are not finite {place.kind}")
+        _refuse_parted(place, shown, name, row, reply)
     return logits
 
 
