@@ -17,14 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_server import CLASSES, exported, inputs, temperature_artifact
 
-from calib_serve import Keyring
 from calib_serve.core.errors import ModelError
-from calib_serve.receipts.environment import KEYRING
-from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import pack
-from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve._requests import MOST_ROWS, read_message, read_request
-from calib_serve.torchserve._worker import Ending
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
@@ -82,12 +77,8 @@ def test_large_unsigned_numbers_come_from_java_as_negative_ones() -> None:
 
 
 @pytest.fixture
-def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A packed classifier, unpacked; metrics go nowhere."""
-    monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=lambda text: None, interval=3600))
-    monkeypatch.setattr(Ending, "listen", lambda self: None)
-    Keyring.new().save(tmp_path / "keyring.json")
-    monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[str]) -> Iterator[Path]:
+    """A packed classifier, unpacked."""
     path = pack(
         exported(tmp_path / "net.pt2"), temperature_artifact(), tmp_path, name="digits", unproven=True
     )
