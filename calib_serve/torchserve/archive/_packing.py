@@ -325,8 +325,6 @@ def recalibrated(
             f"the artifact changes more than the output of the model in {source}; pack it from --model"
         )
     archive = read_archive(Path(source), verify=False)
-    if any(one.startswith("calib_serve/") for one in archive.files):
-        raise FuseError(f"{source} carries an older calib-serve, which would run; pack its model again")
     target = new_file(source, out, name=name, version=version)
     options = ModelOptions.read(archive.config)
     options.check_artifact(artifact)
