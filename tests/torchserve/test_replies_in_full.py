@@ -117,6 +117,9 @@ def test_a_multi_label_reply_lists_labels_by_id_and_by_name() -> None:
     twice = full_reply(labels(None), every, ("ant", "ant", "cat", "dog"), model="m", version="v")
     assert twice["probabilities"] == [0.2, 0.4, 0.1, 0.3]  # two of one name would be one entry
     assert twice["labels"] == ["ant", "dog"]
+    signed = full_reply(labels(SignedReceipt("r0")), replace(OPTIONS, top=0), (), model="m", version="v")
+    receipts = [{"label": 0, "predicted": False, "confidence": 0.9, "receipt": "r0"}]
+    assert signed == {"predicted": [1, 3], "model": "m", "version": "v", "receipts": receipts}
 
 
 # Tensors of the Open Inference Protocol
@@ -155,6 +158,7 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
     assert {name: plain(make(rows)) for name, make in made.items()} == {
         name: (name, *column) for name, column in expected.items()
     }
+    assert [*columns(replace(OPTIONS, abstain_below=0.5), ARTIFACT)][-1] == "abstain"
     bare.setenv(KEYRING, "keys.json")
     made = columns(OPTIONS, ARTIFACT)
     assert [*made] == ["predicted", "confidence", "label", "receipt"]
