@@ -12,7 +12,7 @@ from calib_serve.app._progress import stages
 from calib_serve.app._show import note
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import Factory, check, fields_of
-from calib_serve.core.options.data import PlainData
+from calib_serve.core.options.data import ArchiveOptions, PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
@@ -98,10 +98,9 @@ def archive_scores(
             str(options.from_),
             data,
             (options.split,),
+            ArchiveOptions(seam=options.seam, outputs=options.kind),
             artifact=artifact,
             progress=progress,
-            seam=options.seam,
-            outputs=options.kind,
         )
     return found.parts[0], found.artifact
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Form, Outputs, from_probs
 from calib_serve.torchserve._predictions import Failure, Row
-from calib_serve.torchserve.measured import REPLIES_LOOKED_BACK, UNMATCHED_SHARE
 from calib_serve.torchserve.shown import Match, Readings
 
 Rows = Sequence[Union[Row, Failure]]
@@ -165,15 +164,19 @@ class Bond:
 
 
 class UnmatchedShare:
-    """Whether too many of the latest replies went out without a receipt.
+    """Whether more than ``most`` of the latest replies went out without a receipt.
+
+    Their labels are missing, which hides a gap of about that size: 0.02 is the tolerance of the alerts.
 
     >>> share = UnmatchedShare()
     >>> share.update([False] * 100 + [True] * 11), share.update([False] * 500)
     (False, True)
     """
 
+    most = 0.02
+
     def __init__(self) -> None:
-        self._latest: deque[bool] = deque([False] * REPLIES_LOOKED_BACK)
+        self._latest = deque([False] * 500)  # of which ten single ones are no trouble yet
         self._unmatched = 0
 
     def update(self, unmatched: Iterable[bool]) -> bool:
@@ -181,4 +184,4 @@ class UnmatchedShare:
         for one in unmatched:
             self._latest.append(one)
             self._unmatched += one - self._latest.popleft()
-        return self._unmatched <= UNMATCHED_SHARE * REPLIES_LOOKED_BACK
+        return self._unmatched <= self.most * len(self._latest)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 Run = Callable[[NDArray[Any]], NDArray[Any]]
 """Inputs (n, ...) to what the model returns (n, K)."""
-ANY = (1, sys.maxsize)
-"""How many inputs most models take at once."""
 
 
 def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, device: str = "cpu") -> Run:
@@ -89,7 +87,7 @@ def _torch(path: Path, options: ModelOptions, device: str) -> tuple[nn.Module, t
     torch.set_num_threads(options.cores)
     try:
         if options.kind == "torchscript":
-            return load_torchscript(path, device).eval(), ANY
+            return load_torchscript(path, device).eval(), (1, sys.maxsize)
         program = load_exported(path)
         return module_on(program, device), batch_range(program)
     except Exception as error:  # loaders raise errors of many types

@@ -37,7 +37,6 @@ from calib_serve.receipts import (
 from calib_serve.torchserve._bound import REASONS, UnmatchedShare
 from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve.mar_options import ModelOptions
-from calib_serve.torchserve.measured import SECONDS_TO_NOTE, UNMATCHED_SHARE
 from calib_serve.torchserve.metrics_file import of_this_worker, undeclared
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ _DROPPED = (
     " unless model_metrics_auto_detect=true. All are in the file that this prints:"
     " python -m calib_serve.torchserve.metrics_file"
 )
-
-
 _UNMATCHED = (
     "%s %s: over a share of %g of the latest replies go out without a receipt: their class or numbers are not"
     " those of the scores that are calibrated, or nothing in them can be compared; by reason now: %s"
@@ -192,7 +189,7 @@ class Observer(Recorder):
             self._emitter.add_all({self._unmatched(name): n for name, n in counts.items()})
         before, self._well = self._well, self._share.update(bool(reason) for reason, _ in replies)
         if before and not self._well:
-            log.warning(_UNMATCHED, self.model, self.version, UNMATCHED_SHARE, dict(counts))
+            log.warning(_UNMATCHED, self.model, self.version, UnmatchedShare.most, dict(counts))
 
     def _unmatched(self, reason: str) -> SeriesKey:
         return "calib_unmatched_total", (self.model, self.version, reason)
@@ -205,7 +202,7 @@ class Observer(Recorder):
         except Exception as error:  # fails open
             self.broken("ids", error)
         if not self._well and time.monotonic() >= self._note_at:
-            self._note_at = time.monotonic() + SECONDS_TO_NOTE
+            self._note_at = time.monotonic() + 60  # the ledger tells it for five minutes
             try:
                 self._ids.note_replies(f"{self.model} {self.version} at {socket.gethostname()}")
             except Exception as error:  # fails open

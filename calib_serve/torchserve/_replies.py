@@ -203,17 +203,21 @@ def in_protocol(
     """
     body = _parsed(reply)
     each = [facts_of(one, names) for one in rows]
-    if message.form == "v1" and isinstance(body, dict) and len(body.get("predictions") or ()) == len(rows):
+    if not isinstance(body, dict):
+        return reply
+    if message.form == "v1" and len(body.get("predictions") or ()) == len(rows):
         shown = {name: many for name, many in _LISTS.items() if all(name in one for one in each)}
         lists = {many: [one[name] for one in each] for name, many in shown.items()}
         body = {**body, **lists}
-    elif message.form == "v2" and isinstance(body, dict) and len(body.get("outputs") or ()) == len(rows):
+    elif message.form == "v2" and len(body.get("outputs") or ()) == len(rows):
         outputs = [
             {**output, "parameters": {**output.get("parameters", {}), **_parameters(one)}}
             for output, one in zip(body["outputs"], each, strict=True)
         ]
         more = [made[name](rows) for name in _BESIDE if name in made] if message.grpc else []
         body = {**body, "outputs": [*outputs, *map(as_entry, more)]}
+    else:
+        return reply
     return json.dumps(body) if isinstance(reply, str) else body
 
 

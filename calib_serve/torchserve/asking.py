@@ -17,14 +17,18 @@ from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.fit import Progress, stage
 from calib_serve.models import LabelledRequests
-from calib_serve.scores import Outputs, class_count
 from calib_serve.torchserve.archive._archive import HASHES, MANIFEST, Archive, read_archive, scratch
-from calib_serve.torchserve.archive._contents import MAPPING, artifact_of, called, is_calibrated, listed_names
+from calib_serve.torchserve.archive._contents import (
+    MAPPING,
+    artifact_of,
+    is_calibrated,
+    listed_names,
+    names_in,
+)
 from calib_serve.torchserve.mar_options import ModelOptions
-from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._requests import Request, alternatives
-from calib_serve.torchserve.seam._trial import SECONDS, run_trial
-from calib_serve.torchserve.shown import Readings
+from calib_serve.torchserve.seam._seam import Known, Seam
+from calib_serve.torchserve.seam._trial import run_trial
 
 # Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
 _NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
@@ -55,7 +59,7 @@ class ForeignArchive:
         try:
             if MAPPING in self.archive.files:
                 return listed_names(self.archive, classes)
-            return called(mapping, classes) if mapping else []
+            return names_in(mapping, classes) if mapping else []
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{MAPPING} in {self.archive.path} {error}") from error
 
@@ -86,53 +90,10 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
             copy,
             handler,
             sha256(copy / serialized) if serialized else None,
-            max(1, number(archive, archive.config, "batchSize")),
+            max(1, whole_number(archive, archive.config, "batchSize")),
             artifact=None if options is None else artifact_of(archive),
             options=options,
         )
-
-
-@dataclass(frozen=True)
-class Seam:
-    """The place where a handler's class scores pass, and what was seen there.
-
-    ``place`` and ``output`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
-    number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
-    body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
-    once, in order and in reverse. ``in_order``: whether they passed one after another, not on several
-    threads; ``alone_because``: why it cannot be asked so, or nothing. ``form``: which of the forms given the
-    first was answered in; ``class_names`` of the handler's mapping; ``shown``: what replies show of a row.
-    """
-
-    place: str
-    output: str
-    kind: Outputs
-    columns: int
-    rows: NDArray[np.float64]
-    requests: Sequence[Mapping[str, str]]
-    replies: Sequence[Any]
-    batched: tuple[NDArray[np.float64], ...]
-    in_order: bool
-    alone_because: str
-    form: int
-    bare: bool
-    handler: str
-    shown: Readings
-    class_names: Mapping[str, Any] | None = None
-
-    @property
-    def batches(self) -> bool:
-        """Whether the handler answers batches, and each row was its own request's."""
-        return not self.alone_because
-
-    def as_request(self) -> bytes:
-        """A request, as an archive keeps it for its workers."""
-        return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
-
-    @property
-    def classes(self) -> int:
-        """K, or L of labels."""
-        return class_count(self.kind, self.columns)
 
 
 def some_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
@@ -147,22 +108,21 @@ def find_seam(
     samples: Sequence[Sequence[Request]],
     *,
     input_shape: Sequence[int | None] | None = None,
-    batch_size: int = 1,
-    seconds: float = SECONDS,
+    batch_size: int,
+    seconds: float,
 ) -> Seam:
     """Find the seam of the archive unpacked in ``folder``, by asking its handler in a process.
 
     ``samples``, each in the same forms that it may be sent in; without any, arrays of ``input_shape`` are
     made up. ``seconds`` that an answer may take. Raises ModelError, which says what was tried.
     """
-    first, *others = [[request.as_dict() for request in forms] for forms in samples] or [[]]
-    shape = None if input_shape is None else [-1 if size is None else size for size in input_shape]
-    asked = {"requests": first, "others": others, "shape": shape, "batch_size": batch_size}
-    job = {"known": asdict(known), **asked}
-    found = run_trial(folder, "look", job, seconds=seconds)
-    rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
-    shown, measured = Readings.from_dict(found.pop("shown")), found.pop("kind")
-    return Seam(kind=known.outputs or measured, rows=rows, batched=batched, shown=shown, **found)
+    job = {
+        "known": asdict(known),
+        "samples": [[request.as_dict() for request in forms] for forms in samples],
+        "shape": input_shape,
+        "batch_size": batch_size,
+    }
+    return Seam.from_dict(run_trial(folder, "look", job, seconds=seconds))
 
 
 def collected(
@@ -171,38 +131,30 @@ def collected(
     seam: Seam,
     *,
     batch_size: int,
-    probe_timeout: float,
-    number: int = 0,
+    seconds: float,
+    part: int = 0,
     progress: Progress | None = None,
 ) -> NDArray[np.float32]:
     """Send samples to the handler of the archive unpacked in ``folder``; return the logits at its seam."""
-    out = folder.with_name(f"scores_{number}.npy")
-    rows = None
+    out, rows = folder.with_name(f"scores_{part}.npy"), None
     if isinstance(data.rows, np.memmap) and data.rows.filename is not None:
         rows = Path(data.rows.filename).resolve()
     elif data.rows is not None:
-        rows = folder.with_name(f"rows_{number}.npy")
+        rows = folder.with_name(f"rows_{part}.npy")
         np.save(rows, data.rows)
     job = {
-        "files": [] if data.rows is not None else [str(file) for file in data.files],
+        "seam": seam.as_dict(),
+        "files": [str(file) for file in data.files] if rows is None else [],
         "rows": None if rows is None else str(rows),
-        "form": seam.form,
         "out": str(out),
-        "seam": seam.place,
-        "output": seam.output,
-        "kind": seam.kind,
-        "columns": seam.columns,
-        "shown": seam.shown.as_dict(),
-        "bare": seam.bare,
         "batch_size": batch_size,
     }
-    told = stage(progress, "scores") or (lambda done, of: None)
-    run_trial(folder, "scores", job, seconds=probe_timeout, progress=told)
+    run_trial(folder, "scores", job, seconds=seconds, progress=stage(progress, "scores"))
     logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
     return logits
 
 
-def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
+def whole_number(old: Archive, config: Mapping[str, Any], key: str) -> int:
     """Read an entry of a TorchServe configuration, by default 1."""
     try:
         return int(config.get(key, 1))

@@ -203,10 +203,7 @@ class CalibratedClassifier(CalibratedHandler):
 
 
 def _device_of(ctx: Any, options: ModelOptions) -> str:
-    """Return where this worker runs: the GPU the server gave it, else the CPU.
-
-    Raises ModelError where torch has no CUDA for that GPU.
-    """
+    """The device of this worker: the GPU that it was given, else the CPU; ModelError without CUDA for it."""
     gpu = ctx.system_properties.get("gpu_id")
     if gpu is None:
         return "cpu"

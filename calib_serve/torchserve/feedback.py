@@ -111,8 +111,8 @@ class CalibrationFeedback(WorkerHandler):
             for item in items
         ]
         try:
-            told = self._watch.labels([item for item, _ in together], source=[who for _, who in together])
-            outcomes, lost = iter(told), None
+            counted = self._watch.labels([item for item, _ in together], source=[who for _, who in together])
+            outcomes, lost = iter(counted), None
         except (CalibServeError, OSError) as error:
             # Clients may send them again: each is counted once.
             log.error("labels could not be kept: %s", type(error).__name__)
@@ -131,7 +131,7 @@ class CalibrationFeedback(WorkerHandler):
                 ctx.set_response_status(503, "Service Unavailable", index)
                 reply = refusal(message, 503, lost, **self._names)
             else:
-                reply = self._reply(message, [next(outcomes) for _ in items])
+                reply = _reply(message, [next(outcomes) for _ in items])
             replies.append(json.dumps(reply))
         self._publisher.wake()
         return replies
@@ -143,13 +143,6 @@ class CalibrationFeedback(WorkerHandler):
         if any(isinstance(one, Mapping) and one.get("replaces") for one in items):
             return f"labels that replace others are taken from the sources that {CORRECTORS} names"
         return items
-
-    def _reply(self, message: Message, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        told = [outcome.as_dict() for outcome in outcomes]
-        if message.form == "v1":
-            return {"predictions": told}
-        counted = sum(outcome.accepted for outcome in outcomes)
-        return {"accepted": counted, "refused": len(told) - counted, "outcomes": told}
 
     def _flush(self) -> None:
         if self._watch.samples is not None:
@@ -254,6 +247,14 @@ def _parse(message: Message) -> list[object] | str:
         return parse_items(message.body["instances"] if message.form == "v1" else message.body)
     except InputError as error:
         return str(error)
+
+
+def _reply(message: Message, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    each = [outcome.as_dict() for outcome in outcomes]
+    if message.form == "v1":
+        return {"predictions": each}
+    counted = sum(outcome.accepted for outcome in outcomes)
+    return {"accepted": counted, "refused": len(each) - counted, "outcomes": each}
 
 
 def parse_items(body: object) -> list[object]:

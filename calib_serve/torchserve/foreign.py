@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.core.options.base import changed, divided
+from calib_serve.core.options.base import divided
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.core.options.fit import ArchiveFitOptions
 from calib_serve.fit import Progress, calibrate, method_options
@@ -20,21 +20,20 @@ from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
 from calib_serve.torchserve.asking import (
     ForeignArchive,
-    Seam,
     collected,
     find_seam,
     some_requests,
     unpacked,
 )
-from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._refutation import place_name
 from calib_serve.torchserve.seam._requests import Request, alternatives
+from calib_serve.torchserve.seam._seam import Known, Seam
 from calib_serve.torchserve.shown import Readings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from calib_serve.core.options.keywords import ArchiveFitKeywords, ArchiveKeywords
+    from calib_serve.core.options.keywords import ArchiveFitKeywords
 
 
 _ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head")
@@ -65,7 +64,6 @@ def scores_of_archive(
     *,
     artifact: Artifact | None = None,
     progress: Progress | None = None,
-    **keywords: Unpack[ArchiveKeywords],
 ) -> ArchiveScores:
     """Send labelled requests through an archive's own handler, and keep the scores that pass its seam.
 
@@ -77,16 +75,15 @@ def scores_of_archive(
         archive: An archive of TorchServe.
         data: Requests and their labels, as ``read_requests`` reads them.
         splits: Splits of the data; one part of the scores for each.
-        options: An ``ArchiveOptions``; keywords replace its fields.
+        options: An ``ArchiveOptions``.
         artifact: What is to act on the scores; an archive that ``pack_around`` made has its own.
         progress: Called with a stage, and how much of it is done, of how much.
-        **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
 
     Raises:
         InputError: For data and labels that do not fit.
         ModelError: Where the handler does not answer a sample, which it names, or its reply is of others.
     """
-    asked = changed(options or ArchiveOptions(), keywords, scores_of_archive)
+    asked = options or ArchiveOptions()
     requests = [read_requests(data, split) for split in splits]
     # Requests first: a folder that cannot be read should not cost unpacking an archive of gigabytes.
     with unpacked(archive) as found:
@@ -96,9 +93,16 @@ def scores_of_archive(
         # Before the run: a wrong label should not cost one.
         several = where.kind in LABELS
         labels = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
-        how: dict[str, Any] = {"batch_size": at_once, "probe_timeout": asked.probe_timeout}
         logits = [
-            collected(part, found.folder, where, number=k, progress=progress, **how)
+            collected(
+                part,
+                found.folder,
+                where,
+                batch_size=at_once,
+                seconds=asked.probe_timeout,
+                part=k,
+                progress=progress,
+            )
             for k, part in enumerate(requests)
         ]
     shown = tuple(name for *_, name in names) or (() if several else requests[0].names)
@@ -209,12 +213,14 @@ def _seam_with(
         )
     except ModelError as error:
         raise ModelError(f"asked with {data.called(0)}: {error}") from error
-    if asked.batch_size not in (None, 1) and not (where.batches and where.in_order):
-        why = where.alone_because or "scores pass on several threads, in no order that is known"
+    threads = "" if where.in_order else "scores pass on several threads, in no order that is known"
+    alone_because = where.alone_because or threads
+    if alone_because and asked.batch_size not in (None, 1):
         raise InputError(
-            f"{found.archive.path} is to be asked one request at a time: {why}; leave the batch size out"
+            f"{found.archive.path} is to be asked one request at a time: {alone_because}; leave the batch "
+            "size out"
         )
-    return where, wanted if where.batches and where.in_order else 1
+    return where, 1 if alone_because else wanted
 
 
 def _names(
@@ -276,20 +282,18 @@ def look_at_archive(
     options: ArchiveOptions | None = None,
     *,
     probe: str | Path | None = None,
-    **keywords: Unpack[ArchiveKeywords],
 ) -> ArchiveLook:
     """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
 
     Args:
         archive: An archive of TorchServe; of one that ``pack_around`` made, the handler inside is asked.
-        options: An ``ArchiveOptions``; keywords replace its fields.
+        options: An ``ArchiveOptions``.
         probe: A file that the handler answers.
-        **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
 
     Raises:
         ModelError: Where the handler answers nothing, or no class scores are found.
     """
-    asked = changed(options or ArchiveOptions(), keywords, look_at_archive)
+    asked = options or ArchiveOptions()
     with unpacked(archive) as found:
         where = find_seam(
             found.folder,
@@ -325,16 +329,11 @@ def shows(shown: Readings) -> Iterator[str]:
         which = "the likeliest class" if not label.rank else f"the class of rank {label.rank + 1}"
         yield f"{place_name(label.path)} names {which}"
     for one in shown.numbers:
-        of = (
-            ""
-            if one.index is None
-            else f" {one.index + 1}"
-            if one.function.startswith("ranked")
-            else f" of {one.index}"
-        )
-        yield f"{place_name(one.path)} is {one.function}{of}" + (
-            f" times {one.scale:g}" if one.scale != 1 else ""
-        )
+        of = "" if one.index is None else f" of {one.index}"
+        if one.index is not None and one.function.startswith("ranked"):
+            of = f" {one.index + 1}"
+        times = "" if one.scale == 1 else f" times {one.scale:g}"
+        yield f"{place_name(one.path)} is {one.function}{of}{times}"
     for keys in shown.keys:
         yield f"{place_name(keys.path)} maps classes to probabilities"
 

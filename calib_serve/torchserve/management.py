@@ -99,17 +99,16 @@ def _message(reply: httpx.Response) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Tokens:
-    """The content of ``key_file.json``; send one as ``Authorization: Bearer ...``."""
+    """Tokens of ``key_file.json``; send one as ``Authorization: Bearer ...``."""
 
     inference: str
     management: str
-    api: str
 
     @classmethod
     def read(cls, path: Path) -> Tokens:
         """Read the tokens of a server that runs in the file's folder."""
         try:
             keys = json.loads(read_whole(path))
-            return cls(keys["inference"]["key"], keys["management"]["key"], keys["API"]["key"])
+            return cls(keys["inference"]["key"], keys["management"]["key"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ServerError(f"cannot read the tokens in {path}: {error}") from error

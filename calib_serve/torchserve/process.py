@@ -20,7 +20,9 @@ from pathlib import Path
 
 from calib_serve.core.errors import ServerError
 from calib_serve.torchserve.configuration import Configuration
-from calib_serve.torchserve.measured import NEWEST_JAVA, OLDEST_JAVA
+
+OLDEST_JAVA, NEWEST_JAVA = 17, 25
+"""Versions of Java: TorchServe 0.12 is written for 17; our servers' tests pass on 17, 21 and 25."""
 
 
 class Process:
@@ -127,8 +129,8 @@ def find_java() -> Path:
 
 def _major(java: Path) -> int | None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(\d+)', said.stderr + said.stdout)
     return int(match.group(1)) if match else None

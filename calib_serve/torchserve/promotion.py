@@ -27,8 +27,6 @@ from calib_serve.torchserve.archive._packing import labelled_models, served_arti
 from calib_serve.torchserve.management import Management
 from calib_serve.torchserve.properties import read_properties
 
-_PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
-
 
 def evidence_of(ledger: Ledger, served: Version, fingerprint: str) -> tuple[bool, str]:
     """Whether labels show that an artifact in the shadow of a version is better, and what they say of it.
@@ -93,7 +91,7 @@ class Host:
 
     @property
     def api(self) -> Management:
-        """Return the management API, with the tokens of this moment: they change when the server restarts."""
+        """The management API, with the tokens of this moment: they change when the server restarts."""
         return Management.of(self.folder)
 
     @property
@@ -111,11 +109,11 @@ class Host:
         return self.folder / "promotions.json"
 
     def versions(self, model: str) -> dict[str, Running]:
-        """Return the registered versions by name; ServerError where the server does not say."""
+        """The registered versions by name; ServerError where the server does not say."""
         return {one.version: one for one in map(_running, self._asked(model, "all"))}
 
     def default(self, model: str) -> Running:
-        """Return the version that answers requests which name none."""
+        """The version that answers requests which name none."""
         return _running(self._asked(model, None)[0])
 
     def _asked(self, model: str, version: str | None) -> list[dict[str, object]]:
@@ -247,10 +245,10 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
     # An earlier try that broke off may have left it without workers.
     elif there.ready < there.workers or not there.workers:
         host.api.set_workers(model, version, max(like.workers, 1))
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + 60
     while not ((now := host.versions(model).get(version)) and 0 < now.workers == now.ready):
         if time.monotonic() > end:
-            raise ServerError(f"the workers of {version} are not ready after {_PATIENCE:.0f} s")
+            raise ServerError(f"the workers of {version} are not ready after 60 s")
         time.sleep(0.1)
 
 

@@ -65,7 +65,7 @@ def refit_served(
 
 
 def _window_start(now: float, days: float) -> float:
-    """Return the multiple of ``days``, in seconds, at which the samples begin: one to two before ``now``.
+    """The multiple of ``days``, in seconds, at which the samples begin: one to two before ``now``.
 
     A window that moved with the clock would start other evidence at every ask.
 

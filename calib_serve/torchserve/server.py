@@ -18,7 +18,6 @@ from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.torchserve.configuration import configure
 from calib_serve.torchserve.management import NOT_FOUND, Management, Tokens, client_of
-from calib_serve.torchserve.measured import SECONDS_OF_A_PROCESS
 from calib_serve.torchserve.process import Process
 from calib_serve.torchserve.properties import ADDRESSES, Ports
 
@@ -248,7 +247,8 @@ class _Startup:
     def _dead(self, version: dict[str, Any]) -> bool:
         name, number = version["modelName"], version["modelVersion"]
         begun = self._begun.setdefault((name, number), time.monotonic())
-        if time.monotonic() - begun > float(version.get("startupTimeout", 120)) + SECONDS_OF_A_PROCESS:
+        # Beyond its model's start a process may take two minutes to start, and two more to be connected.
+        if time.monotonic() - begun > float(version.get("startupTimeout", 120)) + 240:
             return True
         for worker in version["workers"]:
             if worker["pid"] > 0 and worker["status"] != "READY":

@@ -26,8 +26,6 @@ _COARSEST = 0.05  # step of a number, to its scale: a whole number is no probabi
 _CHOSEN = ((0.90273, 1), (0.97134, 2), (0.52381, 1))
 """Of a likeliest class: probabilities with digits enough to show rounding, and how far the next one is."""
 
-_MOST_CLASSES = 12  # that are chosen as the likeliest, as each costs runs of the model
-
 
 def _entropy(p: Floats) -> Floats:
     return np.array([-(p * log_probs(p)).sum()])
@@ -264,8 +262,9 @@ def chosen_rows(classes: int, likely: Sequence[int] = (), *, of_labels: bool = F
     ``likely``: classes to be among them. ``of_labels``: each class is a label of its own, so that they need
     not sum to 1.
     """
-    spread = np.linspace(0, classes - 1, min(classes, _MOST_CLASSES)).round().astype(int).tolist()
-    some = list(dict.fromkeys([*likely, *spread]))[:_MOST_CLASSES]
+    most = 12  # as each costs runs of the model
+    spread = np.linspace(0, classes - 1, min(classes, most)).round().astype(int).tolist()
+    some = list(dict.fromkeys([*likely, *spread]))[:most]
     rows = []
     for at, top in enumerate(some):
         for sure, ahead in _CHOSEN:

@@ -66,6 +66,12 @@ def test_a_name_of_two_classes_names_neither(tmp_path: Path) -> None:
     assert "crane (7)" in remark
 
 
+def test_names_that_stand_for_several_classes_and_for_others_name_none(tmp_path: Path) -> None:
+    path = repacked(tmp_path, {**CRANES, "0": ["n0", "crane (3)"]})
+    assert names(path) == []
+    assert "these are names as well, so that labels are class ids" in remarks(read_archive(path))[0]
+
+
 @pytest.mark.parametrize(
     ("mapping", "says"),
     [

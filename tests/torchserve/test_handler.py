@@ -20,12 +20,9 @@ from calib_serve import Artifact, Keyring
 from calib_serve.artifact import SourceMaps
 from calib_serve.core.errors import ModelError
 from calib_serve.receipts import group_number
-from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
+from calib_serve.receipts.environment import LABEL_BUDGET
 from calib_serve.scores import softmax
-from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import pack, pack_around
-from calib_serve.torchserve._channel import Emitter
-from calib_serve.torchserve._worker import Ending
 from calib_serve.torchserve.archive._archive import read_archive, write_archive
 from calib_serve.torchserve.classifier import CalibratedClassifier
 from calib_serve.torchserve.wrapped import CalibratedWrapper
@@ -35,15 +32,7 @@ with warnings.catch_warnings():  # it leaves its version file open
     from ts.context import Context, RequestProcessor
 
 
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Metrics go to a list, signals and exit hooks are left alone, receipts are on."""
-    sent: list[str] = []
-    monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=sent.append, interval=3600))
-    monkeypatch.setattr(Ending, "listen", lambda self: None)
-    Keyring.new().save(tmp_path / "keyring.json")
-    monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
-    return sent
+pytestmark = pytest.mark.usefixtures("sent")
 
 
 def context(path: Path, folder: Path, *, gpu: int | None = None) -> Context:
@@ -173,7 +162,7 @@ def test_a_model_file_that_was_exchanged_does_not_load(tmp_path: Path) -> None:
 
 
 def test_when_monitoring_breaks_the_predictions_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[str]
 ) -> None:
     handler, ctx = started(tmp_path)
     before = ask(handler, ctx, *inputs(8).tolist())
@@ -189,7 +178,7 @@ def test_when_monitoring_breaks_the_predictions_are_the_same(
         assert was.pop("receipt")
         assert was == now
     handler._observer.flush()
-    text = "".join(in_this_process)
+    text = "".join(sent)
     assert "calib_monitor_errors_total.Count:8.0|#stage:receipt" in text
     assert re.search(r"calib_monitor_errors_total.Count:[1-9][\d.]*\|#stage:record", text)
 
@@ -246,7 +235,7 @@ class Skips:
 
 
 def test_requests_of_a_batch_that_went_by_are_counted_though_others_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[str]
 ) -> None:
     (tmp_path / "skipping.py").write_text(SKIPPING)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -259,14 +248,14 @@ def test_requests_of_a_batch_that_went_by_are_counted_though_others_passed(
     replies = handler.handle([{"body": [sign] * 16} for sign in (1.0, -1.0, 1.0)], ctx)
     assert [len(reply) for reply in replies] == [10, 10, 10]
     handler._observer.flush()
-    said = "".join(in_this_process)
+    said = "".join(sent)
     assert "calib_uncalibrated_total.Count:1.0|" in said
     assert "calib_unmatched_total.Count:3.0|#model:digits,version:1-calibrated,reason:rows|" in said
     assert "x-calib-receipt" not in ctx.get_response_headers(0), "whose row it is is not known"
 
 
 def test_maps_by_source_go_by_the_segment_and_unknown_ones_are_counted(
-    tmp_path: Path, in_this_process: list[str]
+    tmp_path: Path, sent: list[str]
 ) -> None:
     scales = np.array([1.0, 0.5, 2.0])
     maps, facts = SourceMaps("site", ("north", "south"), scales), temperature_artifact().model
@@ -283,6 +272,6 @@ def test_maps_by_source_go_by_the_segment_and_unknown_ones_are_counted(
     assert [one["confidence"] for one in found["predictions"]] == pytest.approx(wanted, abs=1e-6)
     handler._observer.flush()
     handler._observer._sink.flush()
-    assert re.search(r"calib_monitor_errors_total\b.*stage:source", "".join(in_this_process))
+    assert re.search(r"calib_monitor_errors_total\b.*stage:source", "".join(sent))
     with pytest.raises(ModelError, match="a handler's seam does not know"):
         replace(handler.options, kind="wrapped").check_artifact(artifact)

@@ -70,6 +70,32 @@ def test_the_matrix_is_refused_by_our_own_error(body: bytes, kind: str) -> None:
     assert "normalised" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"x": [1]}', 'as {"data": array}'),
+        (b'"x"', "must be a JSON array of numbers"),
+        ([[1], [2, 3]], "is ragged"),
+        ([["1"] * 4] * 4, r"of shape .1, 4, 4., got .4, 4."),
+        ([[["1"] * 4] * 4], "must hold numbers only"),
+        ([[[1e300] * 4] * 4], "numbers too large"),
+        (npy(np.zeros(SHAPE))[:-1], "body has 127 bytes"),
+        (npy(np.zeros(SHAPE, "U1")), "must hold numbers, got dtype kind 'U'"),
+        (b"\x93NUMPY\x02\x00", "header cannot be read"),
+    ],
+)
+def test_a_refusal_says_what_an_input_is(body: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        decode(body, shape=SHAPE)
+
+
+@pytest.mark.parametrize("number", [0.5, 256, -1])
+def test_whole_numbers_are_not_rounded_or_wrapped(number: float) -> None:
+    assert decode([255], shape=(1,), dtype="uint8").tolist() == [255]
+    with pytest.raises(InputError, match="whole numbers that fit uint8"):
+        decode([number], shape=(1,), dtype="uint8")
+
+
 lists = st.one_of(
     floats.map(np.ndarray.tolist),
     st.sampled_from([[], [1.0], None, "x", {"data": 1}, [[["1"] * 4] * 4], 1e300]),

@@ -15,11 +15,11 @@ import pytest
 from command_line import calib_serve
 from live_server import Running, exported, inputs, temperature_artifact, until
 
-from calib_serve.core.errors import ServerError
+from calib_serve.core.errors import ConflictError, InputError, ServerError
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed
 from calib_serve.monitor.shadow import ShadowFollower
 from calib_serve.torchserve import pack, recalibrated
-from calib_serve.torchserve.promotion import Host, evidence_of, swap
+from calib_serve.torchserve.promotion import Exchange, Host, evidence_of, swap
 
 MODEL, X = "exchanged", inputs(1)[0].tolist()
 FINGERPRINT = "sha256:0a1b2c3d" + 56 * "0"
@@ -56,6 +56,36 @@ def test_labels_are_enough_where_they_say_better(
         assert not enough
         assert says.startswith("No label")
     ledger.close()
+
+
+def test_a_server_whose_files_are_not_as_they_were_written_says_which(tmp_path: Path) -> None:
+    (tmp_path / "config.properties").write_text("")
+    with pytest.raises(ServerError, match="names no model_store"):
+        Host.of(tmp_path)
+    (tmp_path / "config.properties").write_text(f"model_store={tmp_path / 'store'}")
+    host, archive = Host.of(tmp_path), tmp_path / "m.mar"
+    archive.write_bytes(b"new")
+    host.store.write_text("no folder")
+    with pytest.raises(ServerError, match="cannot be put into"):
+        host.put_into_store(archive)
+    host.store.unlink()
+    assert host.put_into_store(archive) == host.put_into_store(archive) == "m.mar"
+    archive.write_bytes(b"newer")
+    with pytest.raises(ConflictError, match="is another archive of that name"):
+        host.put_into_store(archive)
+    (tmp_path / "models.json").write_text('[{"name": "m"}]')
+    with pytest.raises(ServerError, match=r"list of models .* cannot be changed: KeyError"):
+        host.take_labels_of(archive)
+    assert host.exchanges() == []
+    (tmp_path / "promotions.json").write_text('[{"model": "m"}]')
+    with pytest.raises(InputError, match=r"promotions\.json cannot be read"):
+        host.exchanges()
+    exchange = Exchange(1.0, "m", "2", "m2.mar", "1", "m1.mar")
+    with pytest.raises(InputError, match="m 2 is served, but --back will not know it"):
+        host.keep(exchange)
+    (tmp_path / "promotions.json").unlink()
+    host.keep(exchange)
+    assert host.exchanges() == [exchange]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 import zipfile
@@ -17,14 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_server import CLASSES, exported, inputs, temperature_artifact
 
-from calib_serve import Keyring
 from calib_serve.core.errors import ModelError
-from calib_serve.receipts.environment import KEYRING
-from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import pack
-from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve._requests import MOST_ROWS, read_message, read_request
-from calib_serve.torchserve._worker import Ending
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
@@ -75,6 +71,36 @@ def test_more_rows_than_a_batch_should_hold_are_refused() -> None:
     assert f"1 to {MOST_ROWS}" in read_request(read_message({"body": body}, HTTP), shape=(1,)).refused
 
 
+X = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [0.0] * 3}
+OVER_GRPC = {"id": "", "model_name": "m"}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"inputs": [X, {**X, "name": "y"}]}, "takes one input tensor, got 'x', 'y'"),
+        ({**OVER_GRPC, "inputs": []}, "takes one input tensor, got none"),
+        ({"inputs": [X, X]}, "two input tensors 'x'"),
+        ({"inputs": [{**X, "data": "AAAA"}]}, "'x' holds no data; .* does not read binary tensors"),
+        ({**OVER_GRPC, "inputs": [{**X, "data": []}]}, "does not pass on raw_input_contents"),
+        ({"inputs": [X], "parameters": [1]}, '"parameters" must be an object'),
+        ({"instances": [[0.0], {"b64": "?"}]}, "instance 1: .* is not base64"),
+        ({"instances": [{"x": {"b64": 7}}]}, "instance 0: .* is not base64"),
+        ({"instances": []}, "send 1 to 1000 instances a request, got 0"),
+        ({"instances": [[0.0]], "parameters": {"segment": [True]}}, "segment must be a text or whole"),
+    ],
+)
+def test_a_request_that_cannot_be_read_says_why(body: Any, says: str) -> None:
+    headers = {} if "model_name" in body else HTTP
+    assert re.search(says, read_request(read_message({"body": body}, headers), shape=(3,)).refused)
+
+
+def test_instances_hold_their_payload_by_name_as_bytes_or_as_they_are() -> None:
+    given = [{"data": [1]}, {"body": "a"}, {"b64": "YWI="}, {"x": {"b64": "YWI="}, "y": 2}, [3]]
+    payloads = read_request(read_message({"body": {"instances": given}}, HTTP), shape=(1,)).payloads
+    assert payloads == [[1], "a", b"ab", {"x": b"ab", "y": 2}, [3]]
+
+
 def test_large_unsigned_numbers_come_from_java_as_negative_ones() -> None:
     tensor = {"name": "x", "shape": [1, 2], "datatype": "UINT32", "data": [-1, 7]}
     body = {"id": "", "model_name": "m", "inputs": [tensor]}
@@ -82,12 +108,8 @@ def test_large_unsigned_numbers_come_from_java_as_negative_ones() -> None:
 
 
 @pytest.fixture
-def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A packed classifier, unpacked; metrics go nowhere."""
-    monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=lambda text: None, interval=3600))
-    monkeypatch.setattr(Ending, "listen", lambda self: None)
-    Keyring.new().save(tmp_path / "keyring.json")
-    monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[str]) -> Iterator[Path]:
+    """A packed classifier, unpacked."""
     path = pack(
         exported(tmp_path / "net.pt2"), temperature_artifact(), tmp_path, name="digits", unproven=True
     )

@@ -21,7 +21,7 @@ from calib_serve.scores import Outputs, sigmoid, softmax
 from calib_serve.scores.form import Form
 from calib_serve.torchserve.seam._host import Answer
 from calib_serve.torchserve.seam._recorder import PlaceRecorder
-from calib_serve.torchserve.seam._refutation import NotOneRow, Place, Seen, read_batches, read_place
+from calib_serve.torchserve.seam._refutation import Alone, NotOneRow, Place, read_batches, read_place
 from calib_serve.torchserve.seam._requests import Request
 from calib_serve.torchserve.shown import Readings
 
@@ -66,10 +66,11 @@ def _as(kind: Outputs, z: Floats) -> Floats:
     return sigmoid(z) if kind in ("label_probabilities", "probability") else z
 
 
-def prove(one: Place, *beside: str) -> tuple[Seen, Readings]:
+def prove(one: Place, *beside: str) -> tuple[Alone, Readings]:
     parts = [one.see([request]) for request in REQUESTS]
-    seen = Seen(np.concatenate([p.rows for p in parts]), [r for p in parts for r in p.replies])
-    return seen, read_place(one, REQUESTS, seen, NAMES, beside)
+    rows = np.concatenate([p.rows for p in parts])
+    alone = Alone(one, REQUESTS, rows, [r for p in parts for r in p.replies])
+    return alone, read_place(alone, NAMES, beside)
 
 
 def each(reply: Callable[[Floats], Any]) -> Callable[[Floats, Net], list[Any]]:
@@ -313,14 +314,14 @@ def sorted_batch(x: Floats, network: Net) -> list[Any]:
 
 def test_a_batch_in_its_order_is_proved() -> None:
     one = place(GOOD["names and scores"])
-    together = read_batches(one, REQUESTS, *prove(one))
+    together = read_batches(*prove(one))
     assert np.allclose(together[1].rows[::-1], together[0].rows)
 
 
 def test_a_handler_that_sorts_its_batch_is_found_out() -> None:
     one = place(sorted_batch)
     with pytest.raises(ModelError, match="changes the order of its batch"):
-        read_batches(one, REQUESTS, *prove(one))
+        read_batches(*prove(one))
 
 
 def test_replies_in_another_order_than_their_requests_are_found_out() -> None:
@@ -329,15 +330,15 @@ def test_replies_in_another_order_than_their_requests_are_found_out() -> None:
         ModelError,
         match=r"in a batch, the reply .* shows another class than its row, .* the reply to another request",
     ):
-        read_batches(one, REQUESTS, *prove(one))
+        read_batches(*prove(one))
 
 
 def test_requests_with_the_same_scores_prove_nothing() -> None:
     one = place(GOOD["names and scores"])
     seen = one.see([REQUESTS[0]])
-    twice = Seen(np.repeat(seen.rows, 2, axis=0), seen.replies * 2)
+    twice = Alone(one, REQUESTS[:1] * 2, np.repeat(seen.rows, 2, axis=0), seen.replies * 2)
     with pytest.raises(ModelError, match="--probe-data"):
-        read_batches(one, REQUESTS[:1] * 2, twice, Readings())
+        read_batches(twice, Readings())
 
 
 def test_several_windows_a_request_are_refused() -> None:

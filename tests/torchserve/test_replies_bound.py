@@ -16,11 +16,7 @@ from sizes import sized
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.receipts.environment import KEYRING
-from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import declared, pack_around
-from calib_serve.torchserve._channel import Emitter
-from calib_serve.torchserve._worker import Ending
 from calib_serve.torchserve.archive._archive import read_archive, write_archive
 from calib_serve.torchserve.declared import DECLARED
 from calib_serve.torchserve.mar_options import SHOWN
@@ -38,20 +34,10 @@ FEW = (
     "a label by costs",
     "declared in reverse",
 )
+pytestmark = pytest.mark.usefixtures("sent")
+
 RUN = sized(ci=FEW, nightly=tuple(KINDS))
 BATCHES = sized(ci=40, nightly=200)
-
-
-@pytest.fixture(autouse=True)
-def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What the worker sends to the server; receipts are on."""
-    said: list[str] = []
-    monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=said.append, interval=3600))
-    monkeypatch.setattr(Ending, "listen", lambda self: None)
-    monkeypatch.setattr(declared, "_around", [])
-    Keyring.new().save(tmp_path / "keyring.json")
-    monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
-    return said
 
 
 def artifact_of(kind: Kind) -> Artifact:

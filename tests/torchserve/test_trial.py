@@ -71,11 +71,12 @@ class Mine:
 _numbers = itertools.count()
 
 
-def look(folder: Path, **told: Any) -> dict[str, Any]:
-    known = {
-        name: told.pop(name) for name in ("seam", "output", "outputs", "classes", "several") if name in told
-    }
-    return _finding.look(folder, known=known, **told)
+def look(folder: Path, *, samples: Any = (), batch_size: int = 1, **known: Any) -> dict[str, Any]:
+    """A trial; ``shape`` of made up inputs, and what is ``known``. As its process writes it."""
+    shape = known.pop("shape", [D])
+    told = {"known": known, "samples": samples, "shape": shape, "batch_size": batch_size}
+    found = _finding.look(folder, **told, progress=str(folder / "done"))
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 
 def handler(body: str, returns: str = "z") -> str:
@@ -312,7 +313,7 @@ def test_the_place_and_the_kind_are_found_and_samples_sent_through_it_leave_thei
 ) -> None:
     body, returns, wanted = FOUND[name]
     folder, progress = unpacked(handler(body, returns)), str(tmp_path / "done")
-    found = look(folder, shape=[D], batch_size=3, progress=progress)
+    found = look(folder, batch_size=3)
     told = {"kind": "logits", "columns": K, "output": "", "in_order": True, "form": 0}
     told |= {"class_names": {"0": "ash"}, "bare": False, "alone_because": ""}
     assert {key: found[key] for key in told | wanted} == told | wanted
@@ -327,13 +328,9 @@ def test_the_place_and_the_kind_are_found_and_samples_sent_through_it_leave_thei
 
     more = np.random.default_rng(1).normal(size=(7, D))
     np.save(tmp_path / "x.npy", more)
-    keys = ("output", "kind", "columns", "bare", "form", "shown")
-    alone = {"batch_size": 1} if name == "threads" else {"batch_size": 3}
-    kept = collect(
-        folder, rows=str(tmp_path / "x.npy"), out=str(tmp_path / "z.npy"), seam=found["place"],
-        progress=progress, **{key: found[key] for key in keys}, **alone,
-    )  # fmt: skip
-    assert (kept, (tmp_path / "done").read_text()) == ({"rows": 7}, "7 7")
+    told = {"out": str(tmp_path / "z.npy"), "progress": progress, "batch_size": 1 if name == "threads" else 3}
+    collect(folder, seam=found, rows=str(tmp_path / "x.npy"), **told)
+    assert (tmp_path / "done").read_text() == "7 7"
     z, of = np.load(tmp_path / "z.npy"), more @ W
     of = (of + of[:, ::-1] / 2) / 2 if "average" in name else of
     if found["columns"] == 1:
@@ -375,7 +372,7 @@ HIDDEN = """
 REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "two networks, each shown": (TWO, "z", {}, "the scores at model and of those at quality; .*--s"),
     "a network beside and one request": (
-        HIDDEN, "z", {"requests": [one.as_dict() for one in made_up([D])]},
+        HIDDEN, "z", {"samples": [[one.as_dict() for one in made_up([D])]]},
         "another network answers, too .*--probe-data",
     ),
     "labels alone": (LABELS, "z", {}, "shows nothing of what passes here .*calibrated.scores, rows="),
@@ -432,7 +429,7 @@ def test_a_handler_that_cannot_be_calibrated_is_refused_with_a_reason(
             f"class {one}:\n    def initialize(self, c): pass\n    def handle(self): pass\n" for one in "AB"
         )
     with pytest.raises(ModelError, match=f"(?s){why}"):
-        look(unpacked(source), progress=str(tmp_path / "done"), **{"shape": [D], **options})
+        look(unpacked(source), **options)
 
 
 def test_a_reply_that_is_right_alone_and_not_in_a_batch_is_asked_alone(
@@ -447,18 +444,17 @@ def test_a_reply_that_is_right_alone_and_not_in_a_batch_is_asked_alone(
         return named(p[torch.argsort(order)])
 """)
     )
-    found = look(folder, shape=[D], batch_size=4, progress=str(tmp_path / "done"))
+    found = look(folder, batch_size=4)
     assert found["batched"] == []
     assert "changes the order of its batch" in found["alone_because"]
 
 
 def test_a_place_that_is_named_is_taken_among_several(unpacked: Callable[..., Path], tmp_path: Path) -> None:
-    told = {"shape": [D], "progress": str(tmp_path / "done")}
     for body, seam in ((TWO, "model"), (TWO, "quality"), (HIDDEN, "model"), (AVERAGE, "average")):
-        assert look(unpacked(handler(body)), seam=seam, **told)["place"] == seam
-    found = look(unpacked(handler(AS_IT_IS)), several=False, **told)
+        assert look(unpacked(handler(body)), seam=seam)["place"] == seam
+    found = look(unpacked(handler(AS_IT_IS)), several=False)
     assert found["kind"] == "logits"
-    assert look(unpacked(handler(AS_IT_IS)), outputs="label_logits", **told)["kind"] == "label_logits"
+    assert look(unpacked(handler(AS_IT_IS)), outputs="label_logits")["kind"] == "label_logits"
 
 
 def test_a_handler_is_asked_in_the_first_form_that_it_answers(
@@ -471,12 +467,11 @@ def test_a_handler_is_asked_in_the_first_form_that_it_answers(
         except Exception:
             return ["not understood"] * len(data)
 """
-    told = {"shape": [D], "progress": str(tmp_path / "done")}
-    found = look(unpacked(handler(body)), **told)
+    found = look(unpacked(handler(body)))
     assert (found["form"], found["bare"], found["place"]) == (2, True, "model")
     np.testing.assert_allclose(found["rows"], tried(found) @ W, atol=1e-5)
     twice = [Request(b"[1]", "application/json").as_dict()] * 2
-    assert look(unpacked(handler(body)), requests=[*twice, found["requests"][0]], **told)["form"] == 2
+    assert look(unpacked(handler(body)), samples=[[*twice, found["requests"][0]]])["form"] == 2
 
 
 def test_requests_that_are_given_are_asked_and_no_other(
@@ -491,19 +486,13 @@ def test_requests_that_are_given_are_asked_and_no_other(
     forms = [
         Request(b"one three fifteen a thousand", "text/plain", name).as_dict() for name in ("body", "data")
     ]
-    found = look(unpacked(handler(words)), requests=forms, batch_size=2, progress=str(tmp_path / "done"))
+    found = look(unpacked(handler(words)), samples=[forms], batch_size=2)
     assert (found["form"], found["bare"]) == (0, True)
     assert found["requests"] == forms[:1]
     assert "--probe-data" in found["alone_because"], "one request shows nothing of a batch"
     none = [[Request(b"[1]", "application/json").as_dict()] * 2]  # which it fails on
     given = [[Request(f"{'x' * k} yy {'z' * k * k}".encode(), "text/plain").as_dict()] * 2 for k in (1, 2, 5)]
-    found = look(
-        unpacked(handler(words)),
-        requests=forms,
-        others=none + given,
-        batch_size=2,
-        progress=str(tmp_path / "done"),
-    )
+    found = look(unpacked(handler(words)), samples=[forms, *none, *given], batch_size=2)
     assert found["requests"][1:] == [one[0] for one in given]
 
 
@@ -544,12 +533,11 @@ def test_rows_that_a_handler_declares_are_followed_and_labels_are_of_requests_wi
     x = np.random.default_rng(5).normal(size=(6, D)).round(3)
     some = [faces(x[0]), faces(x[1], x[2]), faces(x[3]), faces(), faces(x[4])]
     forms = [[one.as_dict()] for one in some]
-    found = look(folder, requests=forms[0], others=forms[1:], batch_size=2, progress=progress)
+    found = look(folder, samples=forms, batch_size=2)
     assert (found["place"], found["kind"]) == ("calibrated", "logits")
     np.testing.assert_allclose(found["rows"], x[[0, 3, 4]] @ W, atol=1e-5)
     assert not found["alone_because"]
-    told = {key: found[key] for key in ("output", "kind", "columns", "bare", "form", "shown")}
-    told |= {"seam": "calibrated", "out": str(tmp_path / "z.npy"), "progress": progress, "batch_size": 3}
+    told = {"seam": found, "out": str(tmp_path / "z.npy"), "progress": progress, "batch_size": 3}
     files = [tmp_path / f"{k}.json" for k in range(len(some))]
     for path, one in zip(files, some, strict=True):
         path.write_bytes(one.body)
@@ -566,13 +554,7 @@ def test_rows_that_are_declared_wrongly_are_refuted(unpacked: Callable[..., Path
     body = FACES.replace("rows=[i for i, _ in faces]", "rows=[len(data) - 1 - i for i, _ in faces]")
     x = np.random.default_rng(5).normal(size=(4, D)).round(3)
     forms = [[faces(one).as_dict()] for one in x]
-    found = look(
-        unpacked(handler(body)),
-        requests=forms[0],
-        others=forms[1:],
-        batch_size=4,
-        progress=str(tmp_path / "d"),
-    )
+    found = look(unpacked(handler(body)), samples=forms, batch_size=4)
     assert "changes the order of its batch" in found["alone_because"]
 
 
@@ -622,10 +604,9 @@ def test_a_sample_whose_reply_is_not_of_its_row_is_refused_by_name(
     x[30] = [1.5, *(0.0,) * 5] if body != SILENT else 0.0
     folder, progress = unpacked(handler(body)), str(tmp_path / "done")
     some = [[Request(json.dumps(row.tolist()).encode(), "application/json").as_dict()] for row in x[:8]]
-    found = look(folder, requests=some[0], others=some[1:], batch_size=2, progress=progress)
+    found = look(folder, samples=some, batch_size=2)
     np.save(tmp_path / "x.npy", x)
-    told = {key: found[key] for key in ("output", "kind", "columns", "bare", "form", "shown")}
-    told |= {"out": str(tmp_path / "z.npy"), "seam": "model", "batch_size": 4, "progress": progress}
+    told = {"seam": found, "out": str(tmp_path / "z.npy"), "batch_size": 4, "progress": progress}
     with pytest.raises(ModelError, match=f"(?s)row .*: .*{why}"):
         collect(folder, rows=str(tmp_path / "x.npy"), **told)
 
@@ -650,7 +631,7 @@ def test_pictures_are_asked_and_samples_are_sent_from_files(
         )
         pictures[-1].save(out := io.BytesIO(), "PNG")
         given.append([Request(out.getvalue(), "image/png").as_dict()])
-    found = look(folder, requests=given[0], others=given[1:], batch_size=2, progress=progress)
+    found = look(folder, samples=given, batch_size=2)
     assert found["alone_because"] == ""
     x = np.array([np.asarray(one)[:2, :3].reshape(-1)[:D] / 255 for one in pictures])
     np.testing.assert_allclose(found["rows"], x @ W, atol=1e-5)
@@ -658,9 +639,7 @@ def test_pictures_are_asked_and_samples_are_sent_from_files(
     files = [tmp_path / f"{n}.png" for n in range(3)]
     for path, one in zip(files, found["requests"], strict=False):
         path.write_bytes(Request.from_dict(one).body)
-    told = {"seam": "model", "output": "", "kind": "logits", "columns": K, "bare": False}
-    told |= {"shown": found["shown"]}
-    told |= {"out": str(tmp_path / "z.npy"), "progress": progress, "batch_size": 2}
+    told = {"seam": found, "out": str(tmp_path / "z.npy"), "progress": progress, "batch_size": 2}
     collect(folder, files=[str(path) for path in files], **told)
     np.testing.assert_allclose(np.load(tmp_path / "z.npy"), found["rows"][:3], atol=1e-5)
     files[2].write_bytes(b"no picture")

@@ -13,6 +13,7 @@ from foreign_handlers import Foreign, archive, own
 from live_server import until
 
 from calib_serve.core.errors import ModelError
+from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.torchserve.foreign import look_at_archive
 
 pytestmark = pytest.mark.server
@@ -55,7 +56,7 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_handler_that_never_answers_is_given_up(tmp_path: Path, pids: Path) -> None:
     stuck = archive("stuck", tmp_path, Foreign(STARTS_ANOTHER))
     with pytest.raises(ModelError, match=r"did not answer within 1 s.*probe_timeout="):
-        look_at_archive(stuck, probe=request(tmp_path), probe_timeout=1.0)
+        look_at_archive(stuck, ArchiveOptions(probe_timeout=1.0), probe=request(tmp_path))
     until(lambda: left(pids) == [])
 
 

@@ -174,6 +174,20 @@ def test_a_metrics_file_that_lacks_our_series_is_refused(store: Path, tmp_path: 
             undeclared(mine)
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("enable_metrics_api=false", "nobody could read what is counted"),
+        ("metrics_address=unix:/tmp/m.sock", "metrics_address=unix:.* needs an address http://HOST:PORT"),
+    ],
+)
+def test_settings_by_which_nothing_would_be_counted_are_refused(
+    store: Path, tmp_path: Path, line: str, says: str
+) -> None:
+    with pytest.raises(ServerError, match=says):
+        configured(store, tmp_path, line)
+
+
 def test_variables_of_the_host_reach_the_workers_or_it_is_said_what_takes_their_place(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from sizes import sized
 
 from calib_serve import Artifact, calibrate, evaluate
 from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.scores import log_probs, softmax
 from calib_serve.torchserve import pack_around, read_archive
 from calib_serve.torchserve.foreign import calibrate_archive, look_at_archive, scores_of_archive
@@ -51,7 +52,7 @@ LOGITS = sized(
         "onnx_list",
     ],
 )  # fmt: skip
-OPTIONS = {"tuple": {"seam": ":0"}}
+OPTIONS = {"tuple": ArchiveOptions(seam=":0")}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def as_files(folder: Path, rows: np.ndarray) -> Path:
 
 @pytest.mark.parametrize("name", LOGITS)
 def test_the_logits_are_those_of_the_model(name: str, made: Callable[[str], Path], data: Path) -> None:
-    found = scores_of_archive(made(name), data, ("cal",), **OPTIONS.get(name, {}))
+    found = scores_of_archive(made(name), data, ("cal",), OPTIONS.get(name))
     z = network(inputs(N))
     if "softmax" in FOREIGN[name].returns:
         z = log_probs(softmax(z))

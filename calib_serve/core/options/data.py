@@ -194,7 +194,7 @@ class ProofOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(TrialOptions, ModelScores):
-    """Options of ``scores_of_archive``; the model's scores are those that pass there."""
+    """Options of ``scores_of_archive`` and ``look_at_archive``; the scores are those that pass there."""
 
     batch_size: Annotated[int | None, PYTHON] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""

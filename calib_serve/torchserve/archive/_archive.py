@@ -31,7 +31,6 @@ CONFIG = "model-config.yaml"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 _LARGEST = 8 << 30  # bytes of one archive, unpacked
-_MOST = 100_000  # files and folders in one
 _LONGEST = 1 << 20  # bytes of its manifest, its configuration, its list of hashes
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can hold: no clock in the bytes
 # What TorchServe takes as text; the first five name files.
@@ -64,7 +63,7 @@ class OpenArchive:
             raise ModelError(f"{name} in {self.path} has {size} bytes, more than the {limit} allowed")
         return b"".join(self.pieces(name))
 
-    def unpacked(self, folder: Path) -> dict[str, Path]:
+    def unpack(self, folder: Path) -> None:
         """Write every file below ``folder``; FuseError where the disk has no space."""
         for name in self.sizes:
             pieces = self.pieces(name)
@@ -74,7 +73,6 @@ class OpenArchive:
                     file.writelines(pieces)
             except OSError as error:
                 raise FuseError(f"{name} of {self.path} cannot be unpacked: {error}") from error
-        return {name: folder / name for name in self.sizes}
 
 
 @contextmanager
@@ -104,8 +102,8 @@ def opened(path: Path) -> Iterator[OpenArchive]:
 def _entries(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """The files of an archive by their checked names; none may come twice, in any spelling."""
     entries, found, seen = archive.infolist(), dict[str, zipfile.ZipInfo](), set[str]()
-    if len(entries) > _MOST:
-        raise ModelError(f"{path} holds more than {_MOST} files; it is not served")
+    if len(entries) > (most := 100_000):
+        raise ModelError(f"{path} holds more than {most} files; it is not served")
     for entry in entries:
         name = plain_name(path, entry.filename)
         if name in seen:
@@ -179,7 +177,7 @@ class Archive:
     def unpack(self, folder: Path) -> Path:
         """Write every file below ``folder``, as TorchServe does; return it."""
         with opened(self.path) as form:
-            form.unpacked(folder)
+            form.unpack(folder)
         return folder
 
     def digest(self) -> str:
@@ -299,14 +297,18 @@ def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
-        if content_digest(StreamedFile(0, partial(form.pieces, name))) != expected:
+        if _digest(form.pieces(name)) != expected:
             raise IntegrityError(f"{name} in {form.path} was changed after it was packed; pack it again")
 
 
 def content_digest(content: Content) -> str:
     """The hexadecimal sha256 of a file's content."""
+    return _digest(_pieces(content))
+
+
+def _digest(pieces: Iterable[bytes]) -> str:
     found = hashlib.sha256()
-    for piece in _pieces(content):
+    for piece in pieces:
         found.update(piece)
     return found.hexdigest()
 

@@ -22,7 +22,6 @@ SHADOW = "shadow"
 
 MAPPING = "index_to_name.json"
 _LONGEST_MAPPING = 16 << 20  # bytes
-_ENVELOPE = "{} answers a body alone, so it needs service_envelope=body, json or kserve in config.properties"
 
 
 def is_calibrated(archive: Archive) -> bool:
@@ -148,8 +147,10 @@ def _of_seam(archive: Archive, options: ModelOptions) -> list[str]:
         where += "replies are {prediction, confidence, receipt}"
     if TRIAL not in archive.files:
         return [where, f"{archive.path.name} was not tried: whether its calibration is reached is not known"]
-    bare = json.loads(archive.read(TRIAL))["bare"]
-    return [where, *([_ENVELOPE.format(archive.path.name)] if bare else [])]
+    if not json.loads(archive.read(TRIAL))["bare"]:
+        return [where]
+    needs = "service_envelope=body, json or kserve in config.properties"
+    return [where, f"{archive.path.name} answers a body alone, so it needs {needs}"]
 
 
 @dataclass(frozen=True)
@@ -166,11 +167,11 @@ def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
     A name of several classes names none of them: each of these is called as "crane (134)".
     """
     if artifact.class_names:
-        return _different([(name,) for name in artifact.class_names])
+        return _distinct([(name,) for name in artifact.class_names])
     if MAPPING not in archive.files:
         return ClassNames()
     try:
-        return _different(listed_names(archive, artifact.classes))
+        return _distinct(listed_names(archive, artifact.classes))
     except (ValueError, RecursionError) as error:
         return ClassNames(
             remark=f"the classes have no names, labels are class ids: {MAPPING} in {archive.path} {error}"
@@ -200,10 +201,10 @@ def listed_names(archive: Archive, classes: int) -> list[tuple[str, ...]]:
         found = json.loads(archive.read(MAPPING, limit=_LONGEST_MAPPING))
     except ValueError as error:
         raise ValueError(f"is not JSON ({error})") from error
-    return called(found, classes)
+    return names_in(found, classes)
 
 
-def called(found: Any, classes: int) -> list[tuple[str, ...]]:
+def names_in(found: Any, classes: int) -> list[tuple[str, ...]]:
     """List the names that a mapping in TorchServe's format gives each class; ValueError if bad."""
     listed = found.get("object_type_names") if isinstance(found, dict) else None
     if isinstance(listed, list):  # an older form, which TorchServe reads as well
@@ -219,7 +220,7 @@ def called(found: Any, classes: int) -> list[tuple[str, ...]]:
     return [tuple(row) for row in rows]
 
 
-def _different(rows: Sequence[Sequence[str]]) -> ClassNames:
+def _distinct(rows: Sequence[Sequence[str]]) -> ClassNames:
     count = Counter(row[-1] for row in rows)
     doubled = [name for name, n in count.items() if n > 1]
     if not doubled:

@@ -281,9 +281,11 @@ def _model(path: Path) -> str | dict[str, str]:
     archive = read_archive(path, verify=False)
     options = ModelOptions.read(archive.config)
     ours = (f"{options.artifact}/", "MAR-INF/", *_folders(options.shadow))
-    config = archive.manifest["model"]["configFile"]
+    config = archive.model["configFile"]
     return options.sha256 or {
-        name: told for name, told in archive.hashes.items() if name != config and not name.startswith(ours)
+        name: digest
+        for name, digest in archive.hashes.items()
+        if name != config and not name.startswith(ours)
     }
 
 
@@ -323,15 +325,13 @@ def recalibrated(
             f"the artifact changes more than the output of the model in {source}; pack it from --model"
         )
     archive = read_archive(Path(source), verify=False)
-    if any(one.startswith("calib_serve/") for one in archive.files):
-        raise FuseError(f"{source} carries an older calib-serve, which would run; pack its model again")
     target = new_file(source, out, name=name, version=version)
     options = ModelOptions.read(archive.config)
     options.check_artifact(artifact)
     files: dict[str, Content] = {}
     if options.shadow:
         section = replace(options, shadow="").as_dict()
-        files[archive.manifest["model"]["configFile"]] = with_section(archive.config, section)
+        files[archive.model["configFile"]] = with_section(archive.config, section)
     with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
         files |= artifact_files(artifact, copy, name=options.artifact)
         others = {n: file for n, file in kept.items() if not n.startswith(_folders(options.shadow))}

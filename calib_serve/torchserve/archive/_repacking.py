@@ -38,17 +38,16 @@ from calib_serve.torchserve.archive._contents import (
 )
 from calib_serve.torchserve.asking import (
     ForeignArchive,
-    Seam,
     collected,
     find_seam,
     model_file,
-    number,
     some_requests,
     unpacked,
+    whole_number,
 )
 from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
-from calib_serve.torchserve.seam._finding import Known
 from calib_serve.torchserve.seam._handler import INFERENCE
+from calib_serve.torchserve.seam._seam import Known, Seam
 from calib_serve.torchserve.seam._trial import run_trial
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _calibrated(
     proof, seam = _proof(old, fitted, asked), None
     if not asked.untried:
         samples = [] if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
-        at_once = number(old, config, "batchSize")
+        at_once = whole_number(old, config, "batchSize")
         seam = find_seam(
             found.folder,
             Known(place, output, kind, fitted.classes, fitted.is_multilabel),
@@ -160,10 +159,10 @@ def _calibrated(
         )
         _check_kind(seam, fitted, asked.outputs)
         if isinstance(proof, Against):
-            how: dict[str, Any] = {"batch_size": 1, "probe_timeout": asked.probe_timeout}
-            scores = collected(read_requests(str(asked.probe_data)), found.folder, seam, **how)
+            requests = read_requests(str(asked.probe_data))
+            scores = collected(requests, found.folder, seam, batch_size=1, seconds=asked.probe_timeout)
             proof = proof.prove(np.asarray(scores, np.float64), old.path)
-        if at_once > 1 and not seam.batches:
+        if at_once > 1 and seam.alone_because:
             raise FuseError(
                 f"{old.path} is served in batches, of which it is not known which score is whose: "
                 f"{seam.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
@@ -177,7 +176,7 @@ def _calibrated(
         seam=seam.place if seam else place or INFERENCE,
         output=seam.output if seam else output or "",
         receipts=asked.receipts,
-        workers=number(old, config, "minWorkers"),
+        workers=whole_number(old, config, "minWorkers"),
         artifact=_ARTIFACT,
         outputs=seam.kind if seam else asked.outputs or known.outputs or "logits",
         threshold=asked.threshold,
@@ -220,22 +219,22 @@ def _config(old: Archive, asked: AroundOptions) -> dict[str, Any]:
     return {**old.config, **{key: value for key, value in said.items() if value is not None}}
 
 
-def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
-    """The option as ``told``, else as ``fitted``; FuseError where these differ."""
-    if told is not None and fitted is not None and told != fitted:
+def _as_fitted(option: str, asked: T | None, fitted: T | None) -> T | None:
+    """The option as ``asked``, else as ``fitted``; FuseError where these differ."""
+    if asked is not None and fitted is not None and asked != fitted:
         raise FuseError(
-            f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(told)!r}; leave "
-            f"--{option} out, or fit again with it: calib-serve fit --from"
+            f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(asked)!r}; "
+            f"leave --{option} out, or fit again with it: calib-serve fit --from"
         )
-    return fitted if told is None else told
+    return fitted if asked is None else asked
 
 
-def _check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
+def _check_kind(seam: Seam, artifact: Artifact, asked: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
     check_multilabel(artifact, seam.kind, what)
-    # An artifact that does not record its kind of scores is taken to be fitted on the told kind, or logits.
-    if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
+    # An artifact that does not record its kind of scores is taken to be fitted on what is asked, or logits.
+    if artifact.model.outputs is not None or not (asked or seam.kind == "logits"):
         change_to_fitted(artifact, seam.kind, what, can=())
 
 

@@ -35,9 +35,10 @@ from calib_serve.torchserve.seam._handler import (
     places,
     put_around,
 )
-from calib_serve.torchserve.seam._host import Answer, ask, context_of, told
+from calib_serve.torchserve.seam._host import Answer, ask, context_of, in_one_line
 from calib_serve.torchserve.seam._recorder import Called, PlaceRecorder, networks_called, sigmoids
 from calib_serve.torchserve.seam._refutation import (
+    Alone,
     Ask,
     NotFollowed,
     NotOneOwned,
@@ -48,6 +49,7 @@ from calib_serve.torchserve.seam._refutation import (
     read_place,
 )
 from calib_serve.torchserve.seam._requests import Request, made_up
+from calib_serve.torchserve.seam._seam import Known, Seam
 from calib_serve.torchserve.seam._trial import Ticks
 from calib_serve.torchserve.shown import Readings
 
@@ -55,80 +57,64 @@ _REQUESTS = 4  # that differ, for the trial
 _NOT_PASSED = "the request did not pass here"
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known of a seam before a handler is asked: where it is, and the scores there.
-
-    ``several``: whether any number of ``classes`` may be true.
-    """
-
-    seam: str | None = None
-    output: str | None = None
-    outputs: Outputs | None = None
-    classes: int | None = None
-    several: bool | None = None
-
-
 def look(
     folder: Path,
     *,
-    requests: Sequence[dict[str, str]] = (),
-    others: Sequence[Sequence[dict[str, str]]] = (),
-    shape: Sequence[int] | None = None,
-    batch_size: int = 1,
+    known: Mapping[str, Any],
+    samples: Sequence[Sequence[dict[str, str]]],
+    shape: Sequence[int | None] | None,
+    batch_size: int,
     progress: str,
-    known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Find where the class scores pass, their kind, and what replies show of them, as for ``find_seam``.
+    """Find where the class scores pass, their kind, and what replies show of them: a ``Seam``, for JSON.
 
-    ``known``: the fields of ``Known``. Raises ModelError where there is no place that the replies are made
-    from, or more than one.
+    ``known``: the fields of ``Known``; ``samples``, each in the same forms, as ``find_seam`` takes them.
+    Raises ModelError where there is no place that the replies are made from, or more than one.
     """
-    wanted = Known(**(known or {}))
-    seam = wanted.seam
-    handler, recorders, ctx = recorded(folder, seam, batch_size)
-    tick = Ticks(progress)
-    tried = [Request.from_dict(held) for held in requests] or made_up(shape)
+    wanted, tick = Known(**known), Ticks(progress)
+    loaded = LoadedHandler.of(folder, wanted.seam, batch_size)
+    given = [[Request.from_dict(held) for held in forms] for forms in samples]
+    given = given or [[*made_up(shape, seed)] for seed in range(_REQUESTS)]
     with networks_called() as called:
-        chosen, bare = _first_answer(handler, recorders, ctx, tried, called=called, tick=tick)
-    if seam != DECLARED and (declared := recorders.pop(DECLARED, None)) is not None and declared.returned:
-        recorders = {DECLARED: declared}
+        form, bare = _first_answer(loaded, given[0], called, tick)
+    recorders = loaded.recorders
+    if wanted.seam != DECLARED and DECLARED in recorders:
+        declared = recorders.pop(DECLARED)
+        recorders = {DECLARED: declared} if declared.returned else recorders
 
     def answered(batch: Sequence[Request]) -> Answer:
         tick()
-        return ask(handler.handle, ctx, batch, bare=bare)
+        return loaded.ask(batch, bare)
 
-    asked = [tried[chosen], *(Request.from_dict(forms[chosen]) for forms in others)]
-    if not requests:
-        asked += [made_up(shape, seed)[chosen] for seed in range(1, _REQUESTS)]
     # As TorchServe's own handlers read it from index_to_name.json.
-    mapping = getattr(handler.subject, "mapping", None)
+    mapping = getattr(loaded.handler.subject, "mapping", None)
     mapping = mapping if isinstance(mapping, dict) else None
-    said = _Said(wanted, _names(mapping), [] if seam or DECLARED in recorders else called)
-    candidates, why = _candidates(recorders, wanted.classes, wanted.output)
-    if not seam and DECLARED not in recorders:
+    is_sure = bool(wanted.seam) or DECLARED in recorders
+    candidates, why = _candidates(recorders, answered, wanted)
+    if not is_sure:
         late = "it is loaded with the first request, and not by initialize, as it has to be"
-        why |= {name: late for name in places(handler) if name not in recorders}
-    fitting, against = _fitting(candidates, answered, asked, said)
+        why |= {name: late for name in places(loaded.handler) if name not in recorders}
+    said = _Said(wanted, _names(mapping), [] if is_sure else called)
+    fitting, against = _fitting(candidates, [forms[form] for forms in given], said)
     found = _the_one(fitting, why | against)
     place, batched, reason = _together(found, max(2, batch_size), wanted.output)
-    return {
-        "place": place.name,
-        "output": str(place.form),
-        "kind": place.kind,
-        "columns": place.columns,
-        "rows": found.alone.rows.tolist(),
-        "requests": [request.as_dict() for request in found.requests],
-        "replies": found.alone.replies,
-        "batched": [seen.rows.tolist() for seen in batched],
-        "in_order": all(seen.in_order for seen in batched),
-        "alone_because": reason,
-        "form": chosen,
-        "bare": bare,
-        "handler": (handler.module.__name__ if handler.is_function else type(handler.subject).__name__),
-        "class_names": mapping,
-        "shown": found.shown.as_dict(),
-    }
+    return Seam(
+        place=place.name,
+        output=str(place.form),
+        kind=wanted.outputs or place.kind,
+        columns=place.columns,
+        rows=found.alone.rows,
+        requests=[request.as_dict() for request in found.alone.requests],
+        replies=found.alone.replies,
+        batched=[seen.rows for seen in batched],
+        in_order=all(seen.in_order for seen in batched),
+        alone_because=reason,
+        form=form,
+        bare=bare,
+        handler=loaded.handler.name,
+        shown=found.shown,
+        class_names=mapping,
+    ).as_dict()
 
 
 class _Said(NamedTuple):
@@ -140,28 +126,29 @@ class _Said(NamedTuple):
 
 
 class _Fitting(NamedTuple):
-    """A place that was not refuted: the requests, what was seen of each alone, what replies show."""
+    """A place that was not refuted by what was seen of requests alone, and what replies show there."""
 
-    place: Place
-    requests: list[Request]
-    alone: Seen
+    alone: Alone
     shown: Readings
+
+    @property
+    def probs(self) -> Floats:
+        """The probabilities (n, K) of the requests."""
+        return to_probs(self.alone.rows, self.alone.place.kind)
 
 
 def _fitting(
-    candidates: Sequence[_Candidate], answered: Ask, asked: Sequence[Request], said: _Said
+    candidates: Sequence[_Candidate], asked: Sequence[Request], said: _Said
 ) -> tuple[list[_Fitting], dict[str, str]]:
     """Try each candidate; list those that were not refuted, and the reasons against others."""
     fitting, why = list[_Fitting](), dict[str, str]()
     for each in candidates:
-        place = Place(each.name, answered, each.recorder, each.form, "logits", each.columns)
         try:
-            place, known, alone = _alone(place, asked)
+            alone = _alone(each.place, asked)
             if not any(_same(one.alone.rows, alone.rows) for one in fitting):
-                place, shown = _of_one_kind(each, place, known, alone, said)
-                fitting.append(_Fitting(place, known, alone, shown))
+                fitting.append(_of_one_kind(each, alone, said))
         except ModelError as error:
-            why[each.described] = str(error)
+            why[_described(each.place.name, each.place.form)] = str(error)
     return fitting, why
 
 
@@ -170,12 +157,11 @@ def _the_one(fitting: Sequence[_Fitting], why: dict[str, str]) -> _Fitting:
     if not fitting:
         raise _no_place(why)
     first, *rest = fitting
-    probs = to_probs(first.alone.rows, first.place.kind)
-    others = [one.place.name for one in rest if not _same(to_probs(one.alone.rows, one.place.kind), probs)]
+    others = [one.alone.place.name for one in rest if not _same(one.probs, first.probs)]
     if others:
         raise ModelError(
-            f"the reply is made of the scores at {first.place.name} and of those at {' and '.join(others)}; "
-            "name with --seam those of the classifier that the labels are of"
+            f"the reply is made of the scores at {first.alone.place.name} and of those at "
+            f"{' and '.join(others)}; name with --seam those of the classifier that the labels are of"
         )
     return first
 
@@ -192,33 +178,32 @@ def _names(mapping: Mapping[str, Any] | None) -> list[str]:
     return []
 
 
-def _of_one_kind(
-    each: _Candidate, place: Place, requests: Sequence[Request], alone: Seen, said: _Said
-) -> tuple[Place, Readings]:
+def _of_one_kind(each: _Candidate, alone: Alone, said: _Said) -> _Fitting:
     """Try the kinds that the scores may be of; return the one by which the reply can be read."""
-    found: list[tuple[tuple[int, bool], Place, Readings]] = []
+    found: list[tuple[tuple[int, bool], _Fitting]] = []
     against: list[ModelError] = []
     beside = [one.name for one in said.called if one.is_beside(each.call)]
     for kind in _kinds(each, alone.rows, said.known.outputs):
-        one = replace(place, kind=kind)
+        one = replace(alone, place=replace(alone.place, kind=kind))
         try:
-            shown = read_place(one, requests, alone, said.names, beside)
+            shown = read_place(one, said.names, beside)
         except ModelError as error:
             against.append(error)
             continue
         # One class that is named in each reply is no sign of labels that are independent.
         signs = 2 if shown.numbers or shown.keys else int(bool(shown.labels) and kind not in LABELS)
-        found.append(((signs, (kind in LABELS) is said.known.several), one, shown))
+        found.append(((signs, (kind in LABELS) is said.known.several), _Fitting(one, shown)))
     if not found:
         raise next((one for one in against if not isinstance(one, NotFollowed)), against[0])
-    best = [one for one in found if one[0] == max(one[0] for one in found)]
+    most = max(signs for signs, _ in found)
+    best = [fitting for signs, fitting in found if signs == most]
     if len(best) > 1:
-        may_be = [one[1].kind for one in best]
+        may_be = [one.alone.place.kind for one in best]
         raise ModelError(
             f"what passes may be {' or '.join(may_be)}, by all that the reply shows of it; say which with "
             + " or ".join(f"--outputs {kind}" for kind in may_be)
         )
-    return best[0][1:]
+    return best[0]
 
 
 def _kinds(each: _Candidate, rows: Floats, outputs: Outputs | None) -> tuple[Outputs, ...]:
@@ -238,13 +223,13 @@ def _kinds(each: _Candidate, rows: Floats, outputs: Outputs | None) -> tuple[Out
     said = exact(outputs, rows.shape[1])
     if said not in may_be:
         raise ModelError(
-            f"{outputs} are expected at the seam {each.name!r}; its values are {may_be[0]}: say --outputs "
-            f"{may_be[0]}, with an artifact that was fitted on such"
+            f"{outputs} are expected at the seam {each.place.name!r}; its values are {may_be[0]}: say "
+            f"--outputs {may_be[0]}, with an artifact that was fitted on such"
         )
     return (said,)
 
 
-def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
+def _alone(place: Place, requests: Sequence[Request]) -> Alone:
     """Ask requests one by one, and keep the answered ones."""
     found: list[tuple[Request, Seen]] = []
     none: ModelError = NotPassed()
@@ -261,52 +246,63 @@ def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Reque
             break
     if not found:
         raise none
-    whole = Seen(
+    return Alone(
+        replace(place, half=place.form.is_half(place.recorder.returned[-1])),
+        [request for request, _ in found],
         np.concatenate([seen.rows for _, seen in found]),
         [reply for _, seen in found for reply in seen.replies],
     )
-    half = place.form.is_half(place.recorder.returned[-1])
-    return replace(place, half=half), [request for request, _ in found], whole
 
 
 def _together(found: _Fitting, most: int, output: str | None) -> tuple[Place, list[Seen], str]:
     """Ask at ``most`` so many requests at once; return the reason why that must not be done, if any."""
-    place, requests = found.place, found.requests[:most]
+    some = found.alone.first(most)
+    place = some.place
     forms, reason = [place.form], ""
-    some = Seen(found.alone.rows[:most], found.alone.replies[:most])
     if output is None and not place.form.path:  # a list of one may hold rows, or outputs
         with suppress(ModelError):
             place.recorder.clear()
-            place.ask(requests[:2])
+            place.ask(some.requests[:2])
             columns = max(2, place.columns)
             passed = {find_scores(value, columns)[0] for value in place.recorder.returned}
             forms = list(passed) if len(passed) == 1 else forms
     if EACH in place.form.path:
         forms.append(Form(tuple(0 if step == EACH else step for step in place.form.path)))
     for form in forms:
+        placed = replace(place, form=form)
         try:
-            placed = replace(place, form=form)
-            return placed, read_batches(placed, requests, some, found.shown), ""
+            return placed, read_batches(replace(some, place=placed), found.shown), ""
         except ModelError as error:
             reason = reason or str(error)
     return replace(place, form=forms[0]), [], reason
 
 
-def recorded(
-    folder: Path, seam: str | None, batch_size: int
-) -> tuple[Handler, dict[str, PlaceRecorder], Any]:
-    """Load the archive's handler with a recorder at the seam, or at every place that may be the seam.
+@dataclass(frozen=True)
+class LoadedHandler:
+    """An archive's handler that loaded its model, a recorder at each place that may be the seam.
 
-    Returns it, the recorders by place, and the context that a worker would give it.
+    ``ctx``: the context that a worker would give it.
     """
-    recorder, ctx = PlaceRecorder(), context_of(folder, batch_size=batch_size)
-    handler = load_handler(ctx.manifest["model"]["handler"], inference=recorder)
-    initialize(handler, ctx)
-    recorders: dict[str, PlaceRecorder] = {}
-    for name in [seam] if seam else [DECLARED, *places(handler)]:
-        recorders[name] = recorder if name == INFERENCE else PlaceRecorder()
-        put_around(handler, name, recorders[name])
-    return handler, recorders, ctx
+
+    handler: Handler
+    recorders: dict[str, PlaceRecorder]
+    ctx: Any
+
+    @classmethod
+    def of(cls, folder: Path, seam: str | None, batch_size: int) -> LoadedHandler:
+        """Load the handler of the archive unpacked in ``folder``; a recorder is at the ``seam``, if known."""
+        recorder, ctx = PlaceRecorder(), context_of(folder, batch_size=batch_size)
+        handler = load_handler(ctx.manifest["model"]["handler"], inference=recorder)
+        initialize(handler, ctx)
+        recorders: dict[str, PlaceRecorder] = {}
+        for name in [seam] if seam else [DECLARED, *places(handler)]:
+            recorders[name] = recorder if name == INFERENCE else PlaceRecorder()
+            put_around(handler, name, recorders[name])
+        return cls(handler, recorders, ctx)
+
+    def ask(self, batch: Sequence[Request], bare: bool) -> Answer:
+        """Ask a batch of requests; ``bare``: as bodies alone."""
+        return ask(self.handler.handle, self.ctx, batch, bare=bare)
 
 
 def initialize(handler: Handler, ctx: Any) -> None:
@@ -316,22 +312,20 @@ def initialize(handler: Handler, ctx: Any) -> None:
     except CalibServeError:
         raise
     except (Exception, SystemExit) as error:  # a handler may raise anything
-        raise ModelError(f"the handler does not load: {told(error)}") from error
+        raise ModelError(f"the handler does not load: {in_one_line(error)}") from error
 
 
 def _first_answer(
-    handler: Handler,
-    recorders: dict[str, PlaceRecorder],
-    ctx: Any,
-    requests: Sequence[Request],
-    *,
-    called: list[Called],
-    tick: Callable[[], None],
+    loaded: LoadedHandler, requests: Sequence[Request], called: list[Called], tick: Callable[[], None]
 ) -> tuple[int, bool]:
     """Find the first of ``requests`` that the handler answers, as itself or as a bare payload.
 
     Rather one that passes a recorder: some handlers answer what they do not understand with an error's text.
     """
+    if not requests:
+        raise ModelError(
+            "there is no request to try the handler with; give one that it answers: --probe FILE"
+        )
     failures: dict[str, None] = {}
     answered = None
     for number, request in enumerate(requests):
@@ -341,68 +335,60 @@ def _first_answer(
         for bare in (False, True):
             called.clear()
             with sigmoids() as seen:
-                for recorder in recorders.values():
+                for recorder in loaded.recorders.values():
                     recorder.clear(seen)
                 tick()
-                got = ask(handler.handle, ctx, [request], bare=bare)
-            if not got.failure and any(recorder.returned for recorder in recorders.values()):
+                got = loaded.ask([request], bare)
+            if got.failure:
+                failures[f"{request.content_type}{' (body alone)' if bare else ''}: {got.failure}"] = None
+            elif any(recorder.returned for recorder in loaded.recorders.values()):
                 return number, bare
-            if not got.failure:
+            else:
                 answered = answered or (number, bare)
-                continue
-            failures[f"{request.content_type}{' (body alone)' if bare else ''}: {got.failure}"] = None
-    if answered is not None:
-        for recorder in recorders.values():
-            recorder.clear()
-        return answered
-    if not requests:
+    if answered is None:
         raise ModelError(
-            "there is no request to try the handler with; give one that it answers: --probe FILE"
+            "\n  ".join(["the handler did not answer the request; give another: --probe FILE", *failures])
         )
-    raise ModelError(
-        "\n  ".join(["the handler did not answer the request; give another: --probe FILE", *failures])
-    )
+    for recorder in loaded.recorders.values():
+        recorder.clear()
+    return answered
 
 
 class _Candidate(NamedTuple):
-    """Scores of ``columns`` that passed the place ``name`` in this ``form``; whether a sigmoid made them."""
+    """A place where scores of a kind still to find passed, in a ``call``; whether a sigmoid made them."""
 
-    name: str
-    form: Form
-    columns: int
+    place: Place
     of_sigmoid: bool
-    recorder: PlaceRecorder
     call: Called
-
-    @property
-    def described(self) -> str:
-        """Name the place for a person."""
-        return f"{self.name}, in {self.form}" if self.form.path else self.name
 
 
 def _candidates(
-    recorders: dict[str, PlaceRecorder], classes: int | None, output: str | None
+    recorders: dict[str, PlaceRecorder], answered: Ask, known: Known
 ) -> tuple[list[_Candidate], dict[str, str]]:
     """List the places where scores passed, the likeliest first; and the reasons against the others."""
-    found, why = [], {}
-    for place, recorder in recorders.items():
+    found, why = list[_Candidate](), dict[str, str]()
+    for name, recorder in recorders.items():
         if not recorder.returned:
-            why[place] = _NOT_PASSED
+            why[name] = _NOT_PASSED
             continue
         try:
-            passed = all_scores(recorder.returned[0], classes) if output is None else []
-            forms = [form for form, _ in passed] if output is None else [Form.parse(output)]
+            passed = all_scores(recorder.returned[0], known.classes) if known.output is None else []
+            forms = [form for form, _ in passed] if known.output is None else [Form.parse(known.output)]
         except ModelError as error:
-            why[place] = str(error)
+            why[name] = str(error)
             continue
         for form in forms:
             try:
-                rows = np.concatenate([form.scores(one, classes).values for one in recorder.returned])
-                made = recorder.is_of_sigmoid(rows)
-                found.append(_Candidate(place, form, rows.shape[1], made, recorder, recorder.call))
+                rows = np.concatenate([form.scores(one, known.classes).values for one in recorder.returned])
+                place = Place(name, answered, recorder, form, "logits", rows.shape[1])
+                found.append(_Candidate(place, recorder.is_of_sigmoid(rows), recorder.call))
             except (ModelError, ValueError) as error:
-                why[f"{place}, in {form}" if form.path else place] = str(error)
+                why[_described(name, form)] = str(error)
     return found, why
+
+
+def _described(name: str, form: Form) -> str:
+    return f"{name}, in {form}" if form.path else name
 
 
 def _no_place(why: dict[str, str]) -> ModelError:

@@ -45,11 +45,7 @@ def _services(module: ModuleType) -> dict[str, Any]:
 
 
 def _networks(subject: Any) -> list[str]:
-    found = [
-        name
-        for name, value in vars(subject).items()
-        if not name.startswith("__") and (_is_network(value) or _is_session(value))
-    ]
+    found = [name for name, value in vars(subject).items() if _is_network(value) or _is_session(value)]
     # TorchServe's own handlers call it so.
     found.sort(key=lambda name: name != "model")
     # Of scikit-learn's kind; networks inside of an object, such as a pipeline; and forward, for a handler
@@ -59,7 +55,7 @@ def _networks(subject: Any) -> list[str]:
     inside = [
         f"{name}.{place}"
         for name, one in held
-        if not _is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
+        if not _is_network(one) and type(one).__module__ != "builtins"
         for place, value in getattr(one, "__dict__", {}).items()
         if _is_network(value) or _is_session(value)
     ]
@@ -153,6 +149,11 @@ class Handler:
     def __init__(self, subject: Any, handle: Callable[[Any, Any], Any] | None, module: ModuleType) -> None:
         self.subject, self.module = subject, module
         self._function = handle
+
+    @property
+    def name(self) -> str:
+        """The name of its class, or of its function's module."""
+        return self.module.__name__ if self.is_function else type(self.subject).__name__
 
     @property
     def is_function(self) -> bool:

@@ -51,7 +51,7 @@ def ask(
     try:
         replies = handle(rows, ctx)
     except (Exception, SystemExit) as error:  # a handler may raise anything
-        return Answer(error=told(error), statuses=(500,) * len(batch))
+        return Answer(error=in_one_line(error), statuses=(500,) * len(batch))
     processors = ctx.request_processor
     return Answer(
         replies,
@@ -80,7 +80,7 @@ class _NoMetrics:
         return lambda *_, **__: self
 
 
-def told(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """An error and its place, in one line."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error)[:300].split())

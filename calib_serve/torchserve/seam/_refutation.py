@@ -47,7 +47,6 @@ Ask = Callable[[Sequence[Request]], Answer]
 DECLARE = "or let the handler say which row is whose: scores = calibrated(scores, rows=[...])"
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
-_TOPS = 4  # classes as the likeliest, for which numbers are tried between rows
 _SUREST, _TORN = 0.9995, 0.02
 """The likeliest class's probability beyond usual thresholds; how much it is ahead where two are torn."""
 
@@ -200,27 +199,39 @@ class Place:
         return self.form.scores(returned, max(2, self.columns))
 
 
-def read_place(
-    place: Place,
-    requests: Sequence[Request],
-    seen: Seen,
-    names: Sequence[str] = (),
-    others: Sequence[str] = (),
-) -> Readings:
-    """Find what replies show of the scores at ``place``; ModelError where they are made of others.
+@dataclass(frozen=True)
+class Alone:
+    """A place, ``requests`` that differ, and what was seen of each alone: a row (K,) of scores, a reply."""
 
-    ``requests`` that differ, and what was ``seen`` of each alone; ``names`` of the classes; ``others``:
-    networks that answer them too.
+    place: Place
+    requests: Sequence[Request]
+    rows: Floats
+    replies: Sequence[Any]
+
+    def first(self, most: int) -> Alone:
+        """These of ``most`` so many requests."""
+        return Alone(self.place, self.requests[:most], self.rows[:most], self.replies[:most])
+
+    def apart(self, rows: Floats) -> Floats:
+        """How far each request's row is from each of ``rows`` (m, K): (n, m)."""
+        return np.asarray(np.abs(self.rows[:, None] - rows[None]).max(axis=2))
+
+
+def read_place(alone: Alone, names: Sequence[str] = (), others: Sequence[str] = ()) -> Readings:
+    """Find what replies show of the scores at a place; ModelError where they are made of others.
+
+    ``names`` of the classes; ``others``: networks that answer the requests, too.
     """
+    place = alone.place
     # The two that differ most: numbers that follow the scores then move by more than their rounding.
-    apart = np.abs(seen.rows[:, None] - seen.rows[None]).max(axis=2)
+    apart = alone.apart(alone.rows)
     i, j = map(int, np.unravel_index(int(apart.argmax()), apart.shape))
-    tried = _Tried(place, requests[i], _chosen(place, seen.rows), names)
+    tried = _Tried(place, alone.requests[i], _chosen(place, alone.rows), names)
     if not tried.moved:
-        _refuse_elsewhere(place, tried, seen)
+        _refuse_elsewhere(alone, tried)
         raise NotFollowed("the reply does not follow the scores that pass here")
     if i != j:
-        tried.refuse_other_request(requests[j], others)
+        tried.refuse_other_request(alone.requests[j], others)
     elif others:
         raise ModelError(
             f"another network answers, too ({', '.join(others)}), and one request does not show which of "
@@ -228,7 +239,7 @@ def read_place(
         )
     tried.refuse_other_labels()
     tried.refuse_unknown_numbers()
-    _refuse_elsewhere(place, tried, seen)
+    _refuse_elsewhere(alone, tried)
     tried.refuse_energies()
     shown = tried.shown
     if not (shown.numbers or shown.keys or shown.labels) and place.name != DECLARED:
@@ -236,12 +247,12 @@ def read_place(
             "the reply shows nothing of what passes here by which it could be told from another row's, no "
             f"number and no name of each class; name another place with --seam, {DECLARE}"
         )
-    if others and (still := tried.still(seen.replies)):
+    if others and (still := tried.still(alone.replies)):
         raise ModelError(
             f"{still} does not follow the scores that pass here, and another network answers, too "
             f"({', '.join(others)}): name with --seam the place of the scores that the labels are of"
         )
-    for request in requests:
+    for request in alone.requests:
         with suppress(NotPassed):
             own = place.see([request], served=True)
             if against := contradiction(shown, own.replies[0], to_probs(own.rows, place.kind)[0]):
@@ -359,9 +370,10 @@ class _Tried:
 
     def refuse_unknown_numbers(self) -> None:
         """Raise ModelError for a number that is neither linear in the probabilities nor read of them."""
-        # Of each class as the likeliest two rows of one order, and those between them.
+        # Of each of four classes as the likeliest two rows of one order, and those between them.
+        rows = self.chosen[: 3 * 4]
         at = {id(p): one for one, (_, p) in zip(self._leaves, self.asked, strict=True)}
-        for one, other in zip(self.chosen[: 3 * _TOPS : 3], self.chosen[2 : 3 * _TOPS : 3], strict=True):
+        for one, other in zip(rows[::3], rows[2::3], strict=True):
             middle = (one + other) / 2
             between = self.place.reply_to(self.request, middle) if self._unread else None
             found = [at.get(id(one)), leaves(between), at.get(id(other))]
@@ -390,10 +402,10 @@ class _Tried:
             )
 
 
-def _refuse_elsewhere(place: Place, tried: _Tried, seen: Seen) -> None:
+def _refuse_elsewhere(alone: Alone, tried: _Tried) -> None:
     """Raise ModelError where replies show the confidence, by a number that does not follow the scores."""
-    probs = to_probs(seen.rows, place.kind)
-    shown = read_shown(list(zip(seen.replies, probs, strict=True)), half=place.half)
+    probs = to_probs(alone.rows, alone.place.kind)
+    shown = read_shown(list(zip(alone.replies, probs, strict=True)), half=alone.place.half)
     sure = [one.path for one in shown.numbers if one.function == "ranked" and not one.index]
     if any(not any(leaf.startswith(place_name(path)) for leaf in tried.moved) for path in sure):
         raise ModelError(
@@ -448,15 +460,15 @@ def _near(one: Rounded, other: Rounded, close: float) -> bool:
     return one.value == other.value or abs(one.value - other.value) < near
 
 
-def read_batches(place: Place, requests: Sequence[Request], alone: Seen, shown: Readings) -> list[Seen]:
+def read_batches(alone: Alone, shown: Readings) -> list[Seen]:
     """Ask all requests together, in order and in reverse; return rows and replies, each with its request.
 
     Rows of several threads are told apart by what passed alone; which receipt each gets is compared as it is
     served. Raises ModelError where rows or replies are another request's, or cannot be told apart.
     """
+    place, requests = alone.place, alone.requests
     # Two requests of the same scores cannot be told apart, in whatever order they come.
-    apart = np.abs(alone.rows[:, None] - alone.rows[None]).max(axis=2)
-    least = float((apart + np.diag(np.full(len(apart), np.inf))).min())
+    least = float((alone.apart(alone.rows) + np.diag(np.full(len(requests), np.inf))).min())
     if len(requests) < 2 or least < 1e-6 * (1 + np.abs(alone.rows).max()):
         raise ModelError(
             "it was tried with one request, or with some of the same scores, so that a batch shows nothing; "
@@ -465,17 +477,14 @@ def read_batches(place: Place, requests: Sequence[Request], alone: Seen, shown: 
     found = []
     for order in (range(len(requests)), range(len(requests) - 1, -1, -1)):
         seen = place.see([requests[k] for k in order], served=True)
+        apart = alone.apart(seen.rows)
         if not seen.in_order:
-            apart = np.abs(alone.rows[:, None] - seen.rows[None]).max(axis=2)
-            seen = replace(seen, rows=seen.rows[[int(apart[k].argmin()) for k in order]])
+            of = apart[order].argmin(axis=1)
+            seen, apart = replace(seen, rows=seen.rows[of]), apart[:, of]
         probs = to_probs(seen.rows, place.kind)
-        for at, k in enumerate(order):
-            apart = np.abs(alone.rows - seen.rows[at]).max(axis=1)
-            nearest = int(apart.argmin())
-            if nearest != k or apart[k] > least / 2:
-                whose = (
-                    f"those of the request at {list(order).index(nearest) + 1}" if nearest != k else "others"
-                )
+        for at, (k, nearest) in enumerate(zip(order, apart.argmin(axis=0).tolist(), strict=True)):
+            if nearest != k or apart[k, at] > least / 2:
+                whose = f"those of the request at {order.index(nearest) + 1}" if nearest != k else "others"
                 raise ModelError(
                     f"in a batch of {len(requests)}, the scores at row {at + 1} are {whose}: the handler "
                     "changes the order of its batch, or its scores, and which row is whose cannot be told; "

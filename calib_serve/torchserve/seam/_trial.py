@@ -19,10 +19,6 @@ from typing import Any
 
 import calib_serve
 from calib_serve.core.errors import ModelError
-from calib_serve.core.options.data import TrialOptions
-
-SECONDS = TrialOptions.probe_timeout
-"""How long a handler may take to answer a trial's batch."""
 
 
 class Ticks:
@@ -42,7 +38,7 @@ def run_trial(
     what: str,
     job: Mapping[str, Any],
     *,
-    seconds: float = SECONDS,
+    seconds: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Run the trial ``what`` of ``_trial_worker`` on the archive unpacked in ``folder``.
@@ -55,8 +51,8 @@ def run_trial(
     with tempfile.TemporaryDirectory(prefix="calib-trial-") as scratch:
         names = ("job.json", "result.json", "done", "words")
         order, result, done, words = (Path(scratch, name) for name in names)
-        told_by = {"what": what, "folder": str(folder), "progress": str(done)}
-        order.write_text(json.dumps({**told_by, **job}), "utf-8")
+        whole = {"what": what, "folder": str(folder), "progress": str(done), **job}
+        order.write_text(json.dumps(whole), "utf-8")
         # As WorkerLifeCycle.java: the archive's folder is the working folder, and first on the path.
         paths = [str(folder), str(root), os.environ.get("PYTHONPATH", "")]
         # Without a host's settings: no receipt is signed and no sample kept.
@@ -74,14 +70,14 @@ def run_trial(
             )
             came = _watch(process, done, seconds, progress)
         try:
-            told: dict[str, Any] = json.loads(result.read_text("utf-8"))
+            outcome: dict[str, Any] = json.loads(result.read_text("utf-8"))
         except (OSError, ValueError):
             tail = words.read_bytes().decode("utf-8", "replace").splitlines()[-12:]
             ended = f"the handler ended (code {process.returncode}){came}; its last words:"
             raise ModelError("\n  ".join([ended, *tail])) from None
-    if "error" in told:
-        raise ModelError(told["error"])
-    return told["result"]
+    if "error" in outcome:
+        raise ModelError(outcome["error"])
+    return outcome["result"]
 
 
 def _watch(

@@ -16,8 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import Floats
 from calib_serve.core.data_files import map_npy
 from calib_serve.core.errors import CalibServeError, ModelError
-from calib_serve.scores import PROBABILITIES, Form, Outputs, as_json, refuted, to_logits, to_probs
+from calib_serve.scores import PROBABILITIES, Form, as_json, refuted, to_logits, to_probs
 from calib_serve.torchserve.declared import DECLARED
-from calib_serve.torchserve.seam._finding import initialize, look, recorded
+from calib_serve.torchserve.seam._finding import LoadedHandler, initialize, look
 from calib_serve.torchserve.seam._handler import load_handler
-from calib_serve.torchserve.seam._host import Answer, ask, context_of
+from calib_serve.torchserve.seam._host import ask, context_of
 from calib_serve.torchserve.seam._refutation import (
     ANOTHER_PLACE,
     DECLARE,
@@ -41,6 +40,7 @@ from calib_serve.torchserve.seam._refutation import (
     contradiction,
 )
 from calib_serve.torchserve.seam._requests import Request, alternatives
+from calib_serve.torchserve.seam._seam import Seam
 from calib_serve.torchserve.seam._trial import Ticks
 from calib_serve.torchserve.shown import Readings
 
@@ -62,95 +62,73 @@ def answer(
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Samples:
-    """The samples to send: ``files``, or ``rows`` (n, ...); ``form``: the number among ``alternatives``."""
-
-    files: Sequence[str]
-    rows: NDArray[Any] | None
-    form: int
-
-    def __len__(self) -> int:
-        return len(self.files) if self.rows is None else len(self.rows)
-
-    def request(self, i: int) -> Request:
-        """Make sample ``i`` as a worker receives it."""
-        return alternatives(Path(self.files[i]) if self.rows is None else self.rows[i])[self.form]
-
-    def called(self, batch: Sequence[int]) -> str:
-        """Name the samples of a batch, for a person."""
-        names = [self.files[i] if self.rows is None else f"row {i}" for i in batch[:3]]
-        return ", ".join(names) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
-
-
 def collect(
     folder: Path,
     *,
+    seam: Mapping[str, Any],
     files: Sequence[str] = (),
     rows: str | None = None,
-    form: int = 0,
     out: str,
-    seam: str,
-    output: str,
-    kind: Outputs,
-    columns: int,
-    bare: bool,
-    shown: dict[str, Any],
-    batch_size: int = 1,
+    batch_size: int,
     progress: str,
-) -> dict[str, Any]:
+) -> None:
     """Send ``files``, or the rows of the .npy ``rows``, in batches; write the logits (n, K) at the seam.
 
-    ``out`` becomes an .npy of float32; K is 2 for one column, but of labels. ``shown``: what replies show of
-    their rows. ``progress``: a file that says how many are done. Raises ModelError, which names the sample,
+    ``seam``: a ``Seam``, as JSON holds it. ``out`` becomes an .npy of float32; K is 2 for one column, but of
+    labels. ``progress``: a file that says how many are done. Raises ModelError, which names the sample,
     where the handler fails on one, or where it is not known which scores are whose: each reply has to be of
     its own row.
     """
-    handler, recorders, ctx = recorded(folder, seam, batch_size)
-    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form)
-    tick = Ticks(progress)
-
-    def answered(batch: Sequence[Request]) -> Answer:
-        return ask(handler.handle, ctx, batch, bare=bare)
-
-    place = Place(seam, answered, recorders[seam], Form.parse(output), kind, columns)
-    n = len(samples)
+    found = Seam.from_dict(seam)
+    loaded = LoadedHandler.of(folder, found.place, batch_size)
+    samples = [*map(Path, files)] if rows is None else map_npy(Path(rows))
+    tick, n = Ticks(progress), len(samples)
+    place = Place(
+        found.place,
+        lambda batch: loaded.ask(batch, found.bare),
+        loaded.recorders[found.place],
+        Form.parse(found.output),
+        found.kind,
+        found.columns,
+    )
     # Not a memory map: of a full disk a write says so, a map ends the process.
     with Path(out).open("wb") as written:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (n, place.classes)}
+        header = {"descr": "<f4", "fortran_order": False, "shape": (n, found.classes)}
         np.lib.format.write_array_header_1_0(written, header)
         for start in range(0, n, batch_size):
-            batch = range(start, min(start + batch_size, n))
-            logits = _logits(place, samples, batch, Readings.from_dict(shown))
+            batch = samples[start : start + batch_size]
+            requests = [alternatives(sample)[found.form] for sample in batch]
+            names = list(map(str, batch)) if rows is None else [f"row {start + i}" for i in range(len(batch))]
+            logits = _logits(place, requests, names, found.shown)
             try:
                 written.write(logits.tobytes())
             except OSError as error:
                 raise ModelError(f"cannot keep the scores of {n} samples: {error}") from error
-            tick(batch.stop, n)
-    return {"rows": n}
+            tick(start + len(batch), n)
 
 
-def _logits(place: Place, samples: _Samples, batch: range, shown: Readings) -> NDArray[np.float32]:
+def _logits(
+    place: Place, requests: Sequence[Request], names: Sequence[str], shown: Readings
+) -> NDArray[np.float32]:
     """The scores of one batch as logits (n, K); ModelError where it is not one row a sample."""
-    requests = [samples.request(i) for i in batch]
+    all_ = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     try:
         seen = place.see(requests, served=True)
     except NotOneOwned as error:
-        raise ModelError(f"{samples.called(batch[error.at : error.at + 1])}: {error}") from error
+        raise ModelError(f"{names[error.at]}: {error}") from error
     except NotAnswered as error:
-        for i, request in zip(batch, requests, strict=True):
+        for name, request in zip(names, requests, strict=True):
             if failure := place.ask([request]).failure:
-                raise ModelError(f"the handler failed on {samples.called([i])}: {failure}") from error
+                raise ModelError(f"the handler failed on {name}: {failure}") from error
         raise ModelError(
-            f"the handler answers {samples.called(batch)} one at a time and not together: {error}; try "
-            "--batch-size 1"
+            f"the handler answers {all_} one at a time and not together: {error}; try --batch-size 1"
         ) from error
     except ModelError as error:
-        raise ModelError(f"{samples.called(batch)}: {error}") from error
+        raise ModelError(f"{all_}: {error}") from error
     if not seen.in_order:
         raise ModelError(
-            f"{samples.called(batch)}: scores pass on several threads: which sample each row is of is not "
-            "known; try --batch-size 1"
+            f"{all_}: scores pass on several threads: which sample each row is of is not known; try "
+            "--batch-size 1"
         )
     if (
         place.kind in PROBABILITIES
@@ -162,12 +140,10 @@ def _logits(place: Place, samples: _Samples, batch: range, shown: Readings) -> N
         )
     with np.errstate(over="ignore"):
         logits = to_logits(seen.rows, place.kind).astype("<f4")
-    for i, row, own, reply in zip(batch, seen.rows, logits, seen.replies, strict=True):
+    for name, row, own, reply in zip(names, seen.rows, logits, seen.replies, strict=True):
         if not np.isfinite(own).all():
-            raise ModelError(
-                f"{samples.called([i])}: the scores {row[:5].tolist()} are not finite {place.kind}"
-            )
-        _refuse_parted(place, shown, samples.called([i]), row, reply)
+            raise ModelError(f"{name}: the scores {row[:5].tolist()} are not finite {place.kind}")
+        _refuse_parted(place, shown, name, row, reply)
     return logits
 
 
