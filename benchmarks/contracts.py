@@ -60,7 +60,7 @@ def drawn(pool: np.ndarray, accuracy: str, n: int, rng: np.random.Generator) -> 
 
 def year(case: str, accuracy: str, pool: np.ndarray, labels: int, rng: np.random.Generator) -> ClauseEvidence:
     """What is known of the clause after ``labels`` of it, fed day by day."""
-    clause = Clause("act", PROMISE, above=ABOVE)
+    clause = Clause(PROMISE, above=ABOVE)
     evidence, sums = ClauseEvidence(clause), Sums.zeros(BINS)
     share = 1.0 if case not in UNSURE else 0.05 + 0.95 * (pool[pool >= ABOVE] < UNSURE[case]).mean()
     for _ in range(50):

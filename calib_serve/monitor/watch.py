@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
-from calib_serve.core.options.servers import DriftOptions, WatchOptions
+from calib_serve.core.options.servers import WatchOptions
 from calib_serve.ledger import Binding, Intake, Ledger, PredictionIds
 from calib_serve.monitor.admission import Admission
 from calib_serve.monitor.budgets import Budgets
@@ -38,7 +38,7 @@ from calib_serve.monitor.checks import (
     samples_check,
 )
 from calib_serve.monitor.contracts.states import ClauseState, ContractFollower, contract_states
-from calib_serve.monitor.drift.detector import TOLERANCE, Detector
+from calib_serve.monitor.drift.detector import Detector
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.monitor.held_versions import HeldVersions
 from calib_serve.monitor.incidents import Incident
@@ -140,7 +140,7 @@ class Watch:
         *,
         models: Mapping[Version, Watched],
         detector: Callable[[], Detector] | None = Detector,
-        tolerance: float = TOLERANCE,
+        tolerance: float = WatchOptions.tolerance,
         ttl: float = WatchOptions.ttl_days * DAY,
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
@@ -156,7 +156,7 @@ class Watch:
         if isinstance(keyring, LiveKeyring):
             keyring.failed = lambda: self.counts.errors.update(["keyring"])
         self._clock = ledger.time.now
-        self._tolerance = tolerance or TOLERANCE  # a detector may have none, a verdict not
+        self._tolerance = tolerance or WatchOptions.tolerance  # a detector may have none, a verdict not
         self._lock, self.ids = threading.RLock(), PredictionIds(ledger)
         self._contracts = ContractFollower(ledger)
         self.feed = DriftFeed(
@@ -234,7 +234,6 @@ class Watch:
                 LedgerError for files that cannot be used.
         """
         options = changed(options or WatchOptions(), keywords, cls.open)
-        drift = DriftOptions(arl=options.arl, tolerance=options.tolerance, block=options.block)
         ring, samples, policy = options.keyring, options.samples, options.label_budget or None
         if isinstance(policy, str):
             parse_policy(policy)
@@ -253,7 +252,13 @@ class Watch:
                 ring,
                 book,
                 models=watched,
-                detector=functools.partial(Detector, drift, bins=book.bins),
+                detector=functools.partial(
+                    Detector,
+                    arl=options.arl,
+                    tolerance=options.tolerance,
+                    block=options.block,
+                    bins=book.bins,
+                ),
                 tolerance=options.tolerance,
                 ttl=ttl,
                 maturity=maturity,
@@ -310,12 +315,6 @@ class Watch:
             self._contracts.contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
             self.intake.set_versions({v: watched.classes for v, watched in models.items()}, slices)
             self._budgets.know(models)
-            for (model, version), contract in self._contracts.contracts.items():
-                if (model, version) not in self.models and len(contract.watched) < len(contract.clauses):
-                    logger.warning(
-                        "%s %s: its contract has clauses of an earlier version, which nothing watches",
-                        *(model, version),
-                    )
             self.models = self._admission.models = dict(models)
 
     def _check_versions(self) -> None:

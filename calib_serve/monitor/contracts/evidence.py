@@ -99,16 +99,13 @@ class ClauseEvidence:
         told, promise = 1 - unlabelled, self.clause.promise
         return max(promise - high, 0.0) * told, min(promise - low, 1.0) * told + unlabelled
 
-    def state(self, *, bins: int) -> dict[str, Any]:
-        """As plain values for JSON, which ``restored`` reads back; ``bins`` of confidence."""
+    def state(self) -> dict[str, Any]:
+        """As plain values for JSON, which ``restored`` reads back."""
         return {
             "format": _FORMAT,
             **{one.name: getattr(self, one.name) for one in fields(self) if one.name != "clause"},
             "against": [_text(v) for v in self.against.flat()],
             "mean": self.mean.flat(),
-            # Of kinds of clauses that are gone: 0.4.0 on the same ledger looks for them.
-            "off": [0.0] * bins,
-            "by_bin": [],
         }
 
     @classmethod

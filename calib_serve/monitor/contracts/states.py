@@ -84,7 +84,7 @@ def contract_states(
     ledger: Ledger, version: Version, contract: Contract, *, maturity: Maturity, now: float
 ) -> list[ClauseState]:
     """The states of the clauses, in order. Raises LedgerError where the ledger cannot be read."""
-    clauses = contract.watched
+    clauses = contract.clauses
     evidence, damaged = _kept_evidence(ledger, version, clauses)
     for clause, error in damaged.items():
         log.error("%s %s: what was known of the clause %r begins anew: %s", *version, clause.name, error)
@@ -164,21 +164,21 @@ class ContractFollower:
     def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
         """Count labels, in the order of their predictions, in the transaction that takes them out."""
         contract = self.contracts.get(version)
-        if contract is None or not contract.watched or not rows:
+        if contract is None or not rows:
             return
         ledger = self._ledger
-        evidence, damaged = _kept_evidence(ledger, version, contract.watched)
+        evidence, damaged = _kept_evidence(ledger, version, contract.clauses)
         for clause, error in damaged.items():
             what = f"what was known of the clause {clause.name!r}"
             note_recovery(ledger, version, what, error, now=now)
         slices, labels = ledger.slices("clause", version=version), _labelled(rows, bins=ledger.bins)
-        for clause in contract.watched:
+        for clause in contract.clauses:
             sums, key = _sums_of(clause, slices, version, ledger.bins), Key(*version, clause.id, "clause")
             mine = labels.part(np.array([key in row.slices for row in rows], np.bool_))
             after = evidence[clause].after(
                 mine._replace(weight=for_all(sums, mine)), now=now, unlabelled=unlabelled(sums)
             )
-            kept = json.dumps(after.state(bins=ledger.bins)).encode()
+            kept = json.dumps(after.state()).encode()
             ledger.keep(_KIND, version, clause.id, kept, now=now)
 
 

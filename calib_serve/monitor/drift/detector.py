@@ -21,26 +21,18 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
-from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import Binned
 from calib_serve.core.options.servers import DriftOptions
 from calib_serve.monitor.drift.bets import SPAN, PartBets, Wealth, signed_stakes
 from calib_serve.monitor.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.core.options.keywords import DriftKeywords
-
 Direction = Literal["overconfident", "underconfident", "mixed"]
-
-ARL, BLOCK, TOLERANCE = DriftOptions.arl, DriftOptions.block, DriftOptions.tolerance
 
 _SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third or below
 _FORMAT = 1
@@ -153,9 +145,10 @@ class Detector:
     pass their ``group`` to ``update`` instead.
 
     Args:
-        options: Options; None: their defaults.
+        arl: Labels between two false alarms, on average, at least.
+        tolerance: How far accuracy may be from confidence, in [0, 0.5).
+        block: Labels that may depend on one another.
         bins: Number of bins of confidence, of equal width.
-        **keywords: Fields of ``DriftOptions``: ``arl``, ``block``, ``tolerance``.
 
     >>> d = Detector(arl=1000, tolerance=0.01)
     >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
@@ -165,16 +158,17 @@ class Detector:
 
     def __init__(
         self,
-        options: DriftOptions | None = None,
         *,
+        arl: float = DriftOptions.arl,
+        tolerance: float = DriftOptions.tolerance,
+        block: int = DriftOptions.block,
         bins: int = Binned.bins,
-        **keywords: Unpack[DriftKeywords],
     ) -> None:
-        options = changed(options or DriftOptions(), keywords, type(self))
+        DriftOptions(arl=arl, tolerance=tolerance, block=block)  # which checks them
         if not 1 <= bins <= _MOST_BINS:
             raise InputError(f"bins must be 1 to {_MOST_BINS}, got {bins}")
-        self.arl, self.tolerance = float(options.arl), float(options.tolerance)
-        self.bins, self.block = int(bins), int(options.block)
+        self.arl, self.tolerance = float(arl), float(tolerance)
+        self.bins, self.block = int(bins), int(block)
         self._incoming = Incoming(block=self.block)
         self._stakes = self._stakes_now()
         self._wealth = Wealth.none(0, bins=self.bins)
