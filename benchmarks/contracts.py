@@ -29,8 +29,8 @@ import peers
 from calib_serve.artifact import Clause
 from calib_serve.core.bins import bin_index
 from calib_serve.metrics import binomial_at_most
-from calib_serve.monitor.bets import Evidence, share_bets
-from calib_serve.monitor.contracts.evidence import ALPHA, ClauseEvidence, Labelled, for_all, unlabelled
+from calib_serve.monitor.bets import ALPHA, Evidence, share_bets
+from calib_serve.monitor.contracts.evidence import ClauseEvidence, Labelled, for_all, unlabelled
 from calib_serve.receipts.sums import Sums
 from calib_serve.scores import softmax
 

@@ -18,8 +18,6 @@ from calib_serve.receipts import Sums
 LEAST = 5.0
 """Effective labels that a bin must hold to be estimated: with fewer, the noise itself is not known."""
 
-_SURE = 0.01  # variance of a calibrated model's label at least: a confidence of 1 is no proof
-
 
 @dataclass(frozen=True, eq=False)
 class Noise:
@@ -138,7 +136,7 @@ def check_same_bins(sums: Sums, *others: Sums) -> None:
             raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
 
 
-def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -> BinGaps:
+def bin_gaps(sums: Sums, groups: Sequence[Sums] = ()) -> BinGaps:
     """The gaps of the bins of ``sums``; ``groups``: sums of random groups of (some of) its labels."""
     check_same_bins(sums, *groups)
     once, counted = _once(sums), bool((sums.predictions > 0).any())
@@ -146,7 +144,7 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
     weight = np.maximum(sums["calib_feedback_weight_total"], 0.0)
     served = np.maximum(sums.predictions, once.one) if counted else weight
     holding = [one for one in groups if _once(one).one.any()]
-    covered = _covered(sums, holding, served, least)
+    covered = _covered(sums, holding, served)
     how = standing(sums, served, covered)
     first, second = tally = _tally(sums, *how)
     parts = [_tally(one, *how) for one in holding]
@@ -178,21 +176,22 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
     )
 
 
-def _covered(sums: Sums, groups: Sequence[Sums], served: Floats, least: float) -> NDArray[np.bool_]:
+def _covered(sums: Sums, groups: Sequence[Sums], served: Floats) -> NDArray[np.bool_]:
     """Which bins hold enough effective labels to estimate the rest, or no rest."""
     how = standing(sums, served, served > 0)
     first, second = tally = _tally(sums, *how)
     inflation = _noise(GAP, tally, [_tally(one, *how) for one in groups]).inflation if groups else 1.0
     effective = np.nan_to_num(_ratio(first.one**2, second.one)) / inflation
     none_left = _once(sums).one >= served
-    return (served > 0) & (none_left | (effective > least * (1 - 1e-9)))
+    return (served > 0) & (none_left | (effective > LEAST * (1 - 1e-9)))
 
 
 def _noise(score: _Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
     """Estimate the noise: label by label, or from random groups where labels name groups."""
     weight, squared = tally.first.one, tally.second.one
     one = score.variance(tally).clip(0)
-    prior = np.maximum(_ratio(tally.second.chance, tally.second.one), _SURE)  # of a calibrated model
+    # Of a calibrated model, 0.01 at least: a confidence of 1 is no proof.
+    prior = np.maximum(_ratio(tally.second.chance, tally.second.one), 0.01)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
     # A bin whose labels all agree has no variance of its own, and one that errs more than it says has more.
     like = SURPRISES_IN_VARIANCE / prior

@@ -24,7 +24,7 @@ import numpy as np
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import quantile_of, student_quantile
-from calib_serve.monitor._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
+from calib_serve.monitor._bin_gaps import BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.receipts import Sums
 
 Missing = Literal["chance", "unknown"]
@@ -124,9 +124,7 @@ class Estimates:
     bins: tuple[BinRow, ...]
 
 
-def estimate(
-    sums: Sums, *, groups: Sequence[Sums] = (), least: float = LEAST, missing: Missing = "chance"
-) -> Estimates:
+def estimate(sums: Sums, *, groups: Sequence[Sums] = (), missing: Missing = "chance") -> Estimates:
     """Estimate the calibration of all served predictions from the labels of some.
 
     Bins are weighed by the predictions served, P_b = N_b / N, or by the weights of labels where no
@@ -136,7 +134,6 @@ def estimate(
         sums: Sums of predictions and labels.
         groups: Sums of up to 32 random groups of the labels that belong together (those of one patient or
             session fall into one): with them standard errors hold although such labels move together.
-        least: Number of effective labels that a bin must hold for its unlabelled predictions to be estimated.
         missing: "chance" where labels are missing by confidence or by draw; "unknown" where they may be
             missing for what the outcome was: then only ``worst`` holds for sure.
 
@@ -146,11 +143,9 @@ def estimate(
     >>> round(found.gap.value, 3), round(found.gap.low, 2), round(found.gap.high, 2)
     (0.15, 0.09, 0.22)
     """
-    if not least >= 1:
-        raise InputError(f"least is a number of labels a bin, at least 1, got {least}")
     if missing not in ("chance", "unknown"):
         raise InputError(f"missing must be 'chance' or 'unknown', got {missing!r}")
-    found = bin_gaps(sums, groups, least=least)
+    found = bin_gaps(sums, groups)
     counted = found.weighed_by == "predictions"
     total, labels = float(found.served.sum()), float(found.labels.sum())
     part, coverage = _covered(found)

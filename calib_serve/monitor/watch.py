@@ -77,8 +77,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OBSERVE_EVERY = 600.0  # seconds between looks of label budgets at what was served, and at what waits
-
 
 @dataclass
 class _Counts:
@@ -191,8 +189,8 @@ class Watch:
         self.refresh_versions()
         self._budgets.observe()
         self.feed.also(self.refresh_versions, every=2.0)
-        self.feed.also(self._budgets.observe, every=_OBSERVE_EVERY)
-        self.feed.also(self.held.give_up, every=_OBSERVE_EVERY)
+        self.feed.also(self._budgets.observe, every=600.0)
+        self.feed.also(self.held.give_up, every=600.0)
         options = {
             "--maturity": "auto" if maturity is None else f"{maturity:g}s",
             "--segments": str(segments) if isinstance(segments, int) else ",".join(sorted(segments)),
@@ -296,11 +294,6 @@ class Watch:
             self.refresh_versions()
         except LedgerError as error:  # it is registered, and the next refresh counts what waits
             logger.error("%s %s is named; what waits for it is counted later: %s", *version, error)
-
-    def set_versions(self, models: Mapping[Version, Watched]) -> None:
-        """Count predictions and labels of these versions from now on, in place of those given before."""
-        self._known.given = dict(models)
-        self.refresh_versions()
 
     def refresh_versions(self) -> None:
         """Look for newly registered versions, and count the predictions and labels that wait for them."""

@@ -216,7 +216,7 @@ def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tup
 
 
 def tokens_and_hosts(
-    options: WebOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
+    options: WebOptions, tokens: Tokens, hosts: Sequence[str]
 ) -> tuple[Tokens, Sequence[str]]:
     """The tokens and host names as given, else as options name them.
 

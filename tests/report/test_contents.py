@@ -144,7 +144,8 @@ HOW: dict[str, Any] = {"title": "weighed", "replicates": 40}
 
 
 def test_counts_are_as_many_rows_in_every_number() -> None:
-    counts = RNG.integers(0, 4, len(Y))
+    rng = np.random.default_rng(2)
+    counts = rng.integers(0, 4, len(Y))
     again = np.repeat(np.arange(len(Y)), counts)
     weighed = prepare_report(before=(P, Y), after=(Q, Y), sample_weight=counts, **HOW)
     rows = prepare_report(before=(P[again], Y[again]), after=(Q[again], Y[again]), **HOW)
@@ -160,7 +161,8 @@ def test_counts_are_as_many_rows_in_every_number() -> None:
 
 
 def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
-    weight = RNG.exponential(size=len(Y)) * np.where(Q.argmax(axis=1) == Y, 2.0, 0.5)
+    rng = np.random.default_rng(3)
+    weight = rng.exponential(size=len(Y)) * np.where(Q.argmax(axis=1) == Y, 2.0, 0.5)
     found = prepare_report(before=(P, Y), after=(Q, Y), sample_weight=weight, **HOW)
     side, bare = found.sides[1], prepare_report(after=(Q, Y), **HOW).sides[0]
     assert side.metrics.accuracy.value > bare.metrics.accuracy.value + 0.1
@@ -172,9 +174,10 @@ def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
 
 
 def test_labels_weigh_too() -> None:
-    p = RNG.random((400, 4))
-    y = (RNG.random((400, 4)) < p).astype(int)
-    counts = RNG.integers(0, 3, 400)
+    rng = np.random.default_rng(4)
+    p = rng.random((400, 4))
+    y = (rng.random((400, 4)) < p).astype(int)
+    counts = rng.integers(0, 3, 400)
     again = np.repeat(np.arange(400), counts)
     weighed = prepare_report(title="w", before=(p, y), after=(p**0.9, y), sample_weight=counts)
     rows = prepare_report(title="r", before=(p[again], y[again]), after=((p**0.9)[again], y[again]))
@@ -184,8 +187,9 @@ def test_labels_weigh_too() -> None:
 
 
 def test_a_report_of_labels_says_that_its_samples_are_those_of_the_fit_and_takes_no_groups() -> None:
-    p = RNG.random((400, 4))
-    y = (RNG.random((400, 4)) < p).astype(int)
+    rng = np.random.default_rng(5)
+    p = rng.random((400, 4))
+    y = (rng.random((400, 4)) < p).astype(int)
     assert (
         prepare_report(title="x", after=(p, y), own="they are those of the fit").verdict.level == "too_little"
     )
@@ -194,7 +198,8 @@ def test_a_report_of_labels_says_that_its_samples_are_those_of_the_fit_and_takes
 
 
 def test_weighed_samples_are_counted_as_rows_beside_what_they_are_worth() -> None:
-    weight = RNG.choice([0.5, 1.0, 2.5], len(Y))
+    rng = np.random.default_rng(6)
+    weight = rng.choice([0.5, 1.0, 2.5], len(Y))
     found = prepare_report(after=(Q, Y), sample_weight=weight, **HOW)
     worth = round(weight.sum() ** 2 / (weight**2).sum())
     assert found.worth == worth < len(Y)

@@ -12,15 +12,11 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Clause
 from calib_serve.core.arrays import Floats
-from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.errors import InputError
 from calib_serve.monitor._bin_gaps import standing
-from calib_serve.monitor.bets import Evidence, MeanBets, share_bets, units
+from calib_serve.monitor.bets import ALPHA, Evidence, MeanBets, share_bets, units
+from calib_serve.monitor.state_format import FORMAT, check_format
 from calib_serve.receipts import Sums
-
-ALPHA = 0.05
-"""The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
-
-_FORMAT = 1
 
 
 class Labelled(NamedTuple):
@@ -102,7 +98,7 @@ class ClauseEvidence:
     def state(self) -> dict[str, Any]:
         """As plain values for JSON, which ``restored`` reads back."""
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             **{one.name: getattr(self, one.name) for one in fields(self) if one.name != "clause"},
             "against": [_text(v) for v in self.against.flat()],
             "mean": self.mean.flat(),
@@ -115,10 +111,7 @@ class ClauseEvidence:
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
         try:
-            if (found := int(state["format"])) > _FORMAT:
-                raise LedgerError(f"evidence about a clause {of_a_newer(found, reads=_FORMAT)}")
-            if found != _FORMAT:
-                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
+            check_format(state, "evidence about a clause")
             labels, heaviest, units = int(state["labels"]), float(state["heaviest"]), float(state["units"])
             if not all(0 <= number < math.inf for number in (labels, heaviest, units)):
                 raise InputError("these are no sums")

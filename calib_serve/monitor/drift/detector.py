@@ -26,17 +26,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.errors import InputError
 from calib_serve.core.options.evaluate import Binned
 from calib_serve.core.options.servers import DriftOptions
 from calib_serve.monitor.drift.bets import SPAN, PartBets, Wealth, signed_stakes
 from calib_serve.monitor.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
+from calib_serve.monitor.state_format import FORMAT, check_format
 
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
 _SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third or below
-_FORMAT = 1
-_MOST_BINS = 1000
 _MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
 
 
@@ -165,8 +164,8 @@ class Detector:
         bins: int = Binned.bins,
     ) -> None:
         DriftOptions(arl=arl, tolerance=tolerance, block=block)  # which checks them
-        if not 1 <= bins <= _MOST_BINS:
-            raise InputError(f"bins must be 1 to {_MOST_BINS}, got {bins}")
+        if not 1 <= bins <= 1000:
+            raise InputError(f"bins must be 1 to 1000, got {bins}")
         self.arl, self.tolerance = float(arl), float(tolerance)
         self.bins, self.block = int(bins), int(block)
         self._incoming = Incoming(block=self.block)
@@ -285,7 +284,7 @@ class Detector:
         """The whole state, for another process, which ``restore`` reads back."""
         kept = self._incoming
         head = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "options": self.options,
             "labels": self.labels,
             "left_out": kept.left_out,
@@ -310,10 +309,7 @@ class Detector:
         head, _, body = state.partition(b"\n")
         try:
             said = json.loads(head)
-            if (found := int(said["format"])) > _FORMAT:
-                raise LedgerError(f"a detector's state {of_a_newer(found, reads=_FORMAT)}")
-            if found != _FORMAT:
-                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
+            check_format(said, "a detector's state")
             arl, tolerance, bins, block = said["options"]
             detector = cls(arl=arl, tolerance=tolerance, bins=bins, block=block)
             groups, waiting, flat = _split(body, groups=said["groups"], waiting=said["waiting"])
