@@ -38,7 +38,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.text import signed_points
 from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
 from calib_serve.monitor.bets import ALPHA, MeanBets, units
-from calib_serve.monitor.state_format import FORMAT, check_format
+from calib_serve.monitor.state_format import FORMAT, check_state
 from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class ShadowTest:
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
         try:
-            check_format(told, "a shadow's test")
+            check_state(told, "a shadow's test")
             numbers = {name: float(told[name]) for name in _NUMBERS}
             bets = {name: MeanBets.from_flat(told[name]) for name in _BETS}
             since = math.nan if told["since"] is None else float(told["since"])

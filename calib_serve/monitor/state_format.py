@@ -10,7 +10,7 @@ from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 FORMAT = 1
 
 
-def check_format(state: Mapping[str, Any], what: str) -> None:
+def check_state(state: Mapping[str, Any], what: str) -> None:
     """Raise InputError for a state of another format; KeyError, TypeError or ValueError for one without.
 
     LedgerError where a newer program wrote it, which goes on with it after an upgrade.

@@ -31,7 +31,7 @@ from calib_serve.core.options.evaluate import Binned
 from calib_serve.core.options.servers import DriftOptions
 from calib_serve.monitor.drift.bets import SPAN, PartBets, Wealth, signed_stakes
 from calib_serve.monitor.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
-from calib_serve.monitor.state_format import FORMAT, check_format
+from calib_serve.monitor.state_format import FORMAT, check_state
 
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
@@ -309,7 +309,7 @@ class Detector:
         head, _, body = state.partition(b"\n")
         try:
             said = json.loads(head)
-            check_format(said, "a detector's state")
+            check_state(said, "a detector's state")
             arl, tolerance, bins, block = said["options"]
             detector = cls(arl=arl, tolerance=tolerance, bins=bins, block=block)
             groups, waiting, flat = _split(body, groups=said["groups"], waiting=said["waiting"])
