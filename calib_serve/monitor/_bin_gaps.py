@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -79,14 +79,6 @@ class _Tally(NamedTuple):
     second: _Of
 
 
-@dataclass(frozen=True)
-class _Score:
-    """A score as sums: weighted ``total``, and ``variance`` of one label."""
-
-    total: Callable[[_Tally], Floats]
-    variance: Callable[[_Tally], Floats]
-
-
 def standing(sums: Sums, served: Floats, covered: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Find a and b of each bin, so that its labels of weight w stand for ``served`` by a + b w >= 1 each.
 
@@ -108,6 +100,11 @@ _SUMS = (
     ("weight_squared", "gap_weighted", "gap_squared", "correct_weighted", "noise_total"),
 )
 """The sums of labels, of their weights and of the squares of these, each over 1, c - y and so on."""
+
+
+Score = Literal["gap", "right"]
+_SQUARES: dict[Score, str] = {"gap": "error", "right": "right"}
+"""The sums of a score's squares: whether a label is right, 0 or 1, is its own."""
 
 
 def _once(sums: Sums) -> _Of:
@@ -156,7 +153,7 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = ()) -> BinGaps:
     # Each label is known: the right ones are right, and the wrong ones wrong.
     worst, best = _ratio(once.right, first.one), _ratio(once.right + first.one - once.one, first.one)
     accuracy = np.clip(confidence - _ratio(first.gap, first.one), worst, np.maximum(best, worst))
-    gap_noise = _noise(GAP, tally, parts)
+    gap_noise = _noise("gap", tally, parts)
     return BinGaps(
         weighed_by="predictions" if counted else "labels",
         served=served,
@@ -172,7 +169,7 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = ()) -> BinGaps:
         calibrated=np.nan_to_num(_ratio(second.chance, first.one**2)).clip(0),
         groups=len(holding),
         gap_noise=gap_noise,
-        accuracy_noise=gap_noise if counted else _noise(RIGHT, tally, parts),
+        accuracy_noise=gap_noise if counted else _noise("right", tally, parts),
     )
 
 
@@ -180,16 +177,19 @@ def _covered(sums: Sums, groups: Sequence[Sums], served: Floats) -> NDArray[np.b
     """Which bins hold enough effective labels to estimate the rest, or no rest."""
     how = standing(sums, served, served > 0)
     first, second = tally = _tally(sums, *how)
-    inflation = _noise(GAP, tally, [_tally(one, *how) for one in groups]).inflation if groups else 1.0
+    inflation = _noise("gap", tally, [_tally(one, *how) for one in groups]).inflation if groups else 1.0
     effective = np.nan_to_num(_ratio(first.one**2, second.one)) / inflation
     none_left = _once(sums).one >= served
     return (served > 0) & (none_left | (effective > LEAST * (1 - 1e-9)))
 
 
-def _noise(score: _Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
+def _noise(score: Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
     """Estimate the noise: label by label, or from random groups where labels name groups."""
     weight, squared = tally.first.one, tally.second.one
-    one = score.variance(tally).clip(0)
+    mean, square = _ratio(getattr(tally.first, score), weight), _SQUARES[score]
+    # The variance of one label's score, each label counted by its weight's square as in that of the mean.
+    seen, seen_square = (_ratio(getattr(tally.second, name), squared) for name in (score, square))
+    one = (seen_square - 2 * mean * seen + mean**2).clip(0)
     # Of a calibrated model, 0.01 at least: a confidence of 1 is no proof.
     prior = np.maximum(_ratio(tally.second.chance, tally.second.one), 0.01)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
@@ -212,7 +212,7 @@ def _noise(score: _Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
     )
 
 
-def _grouped(score: _Score, tally: _Tally, groups: Sequence[_Tally], deviation: Floats) -> Floats:
+def _grouped(score: Score, tally: _Tally, groups: Sequence[_Tally], deviation: Floats) -> Floats:
     """Covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2).
 
     A group that holds the share h of a bin's weight pulls the bin's mean along, so that its residual is too
@@ -222,8 +222,9 @@ def _grouped(score: _Score, tally: _Tally, groups: Sequence[_Tally], deviation: 
     if len(groups) == 1:  # one observation: nothing to compare it with
         moved = deviation * np.nan_to_num(_ratio(groups[0].first.one, weight))
         return np.outer(moved, moved)
-    mean = _ratio(score.total(tally), weight)
-    residual = np.stack([score.total(g) - mean * g.first.one for g in groups]) / np.maximum(weight, 1e-300)
+    mean = _ratio(getattr(tally.first, score), weight)
+    own = np.stack([getattr(g.first, score) - mean * g.first.one for g in groups])
+    residual = own / np.maximum(weight, 1e-300)
     share = np.stack([g.first.one for g in groups]) / np.maximum(weight, 1e-300)
     # Doubled at most: a bin of one group has no residual, and one of little more hardly any.
     residual = np.nan_to_num(residual) / np.sqrt(np.maximum(1 - share, 0.5))
@@ -236,23 +237,6 @@ def _ratio(a: Floats, b: Floats) -> Floats:
     """Quotients; NaN where ``b`` is 0."""
     quotient: Floats = np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0)
     return quotient
-
-
-# Variances of one label's score, each label counted by its weight's square as in the variance of the mean.
-
-
-def _gap_variance(tally: _Tally) -> Floats:
-    mean, (one, gap, error, *_) = _ratio(GAP.total(tally), tally.first.one), tally.second
-    return _ratio(error, one) - 2 * mean * _ratio(gap, one) + mean**2
-
-
-def _right_variance(tally: _Tally) -> Floats:
-    mean = _ratio(RIGHT.total(tally), tally.first.one)
-    return _ratio(tally.second.right, tally.second.one) * (1 - 2 * mean) + mean**2
-
-
-GAP = _Score(lambda tally: tally.first.gap, _gap_variance)
-RIGHT = _Score(lambda tally: tally.first.right, _right_variance)
 
 
 @dataclass(frozen=True)
