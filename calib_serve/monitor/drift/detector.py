@@ -77,21 +77,19 @@ class ShiftedClass(_Shifted):
 class Alarm:
     """The detector crossed its threshold.
 
-    ``label`` is the number of the label (1, 2, ... since the detector was made; those left out have none),
-    ``time`` that of its prediction in seconds since 1970, NaN without times. At ``since_label`` and
-    ``since_time`` the change began, by its estimate; ``gap`` is mean confidence minus accuracy since then.
-    ``direction`` is "mixed" where bins or classes have both. ``evidence`` and ``threshold`` are in labels.
+    ``label`` is the number of the label (1, 2, ... since the detector was made; those left out have none). At
+    ``since_label`` and ``since_time``, in seconds since 1970, the change began, by its estimate; ``gap`` is
+    mean confidence minus accuracy since then. ``direction`` is "mixed" where bins or classes have both.
+    ``evidence`` is in labels.
     """
 
     label: int
-    time: float
     since_label: int
     since_time: float
     direction: Direction
     bins: tuple[ShiftedBin, ...]
     gap: float
     evidence: float
-    threshold: float
     classes: tuple[ShiftedClass, ...] = ()
 
 
@@ -209,7 +207,7 @@ class Detector:
                 # Bet again, up to the block that crossed: the alarm reports the state at that block.
                 span = rounds.of_blocks(at, at + 1 + int(crossed[0]))
                 after, evidence = self._wealth.after(span, self._stakes)
-                alarms.append(self._alarm(after, float(evidence[-1]), float(span.times[-1])))
+                alarms.append(self._alarm(after, float(evidence[-1])))
                 after = Wealth.none(after.labels, bins=self.bins)
             self._wealth = after
             at += len(span)
@@ -256,8 +254,8 @@ class Detector:
         """Natural log of the threshold, which is ``arl``."""
         return math.log(self.arl)
 
-    def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
-        """The alarm of bets that crossed the threshold at their latest label, made at ``time``."""
+    def _alarm(self, wealth: Wealth, evidence: float) -> Alarm:
+        """The alarm of bets that crossed the threshold at their latest label."""
         since, since_time = wealth.began(self._stakes).tolist()
         at = _start_near(wealth.by_bin, since)
         bins = _shifted_bins(wealth.by_bin, at)
@@ -269,14 +267,12 @@ class Detector:
         both = min(gaps) < 0 < max(gaps)
         return Alarm(
             label=wealth.labels,
-            time=time,
             since_label=int(since),
             since_time=float(since_time),
             direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
             bins=bins,
             gap=gap,
             evidence=evidence,
-            threshold=self.arl,
             classes=classes,
         )
 
