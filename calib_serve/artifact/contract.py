@@ -35,8 +35,6 @@ from calib_serve.scores import read_yaml
 
 _FORMAT = 1
 _MOST_CLASSES = 2**32  # ids are below, as receipts hold them in 32 bits
-_MOST_CLAUSES = 64  # each has its own series
-_LONGEST_NAME = 63  # characters of a segment's name, as in receipts
 _SHORTEST_PER, _LONGEST_PER = 3600.0, 3650 * 86_400.0
 _Scope = tuple[str, Union[int, None]]
 
@@ -79,10 +77,9 @@ class Clause:
     def _check_scope(self) -> None:
         name, predicted = self.segment, self.predicted
         plain = isinstance(name, str) and is_plain(name) and not {"\t", "\n"} & set(name)
-        if not plain or len(name) > _LONGEST_NAME:
+        if not plain or len(name) > 63:  # as in receipts
             raise InputError(
-                f"a segment is a text of 1 to {_LONGEST_NAME} characters without control characters, got "
-                f"{shown(name)}"
+                f"a segment is a text of 1 to 63 characters without control characters, got {shown(name)}"
             )
         if predicted is None:
             return
@@ -147,10 +144,8 @@ class Contract:
         names = [one.name for one in self.clauses]
         if not names:
             raise InputError("a contract promises something: give it an act clause")
-        if len(names) > _MOST_CLAUSES:
-            raise InputError(
-                f"a contract has {_MOST_CLAUSES} clauses at most, each with its own series; got {len(names)}"
-            )
+        if len(names) > 64:
+            raise InputError(f"a contract has 64 clauses at most, each with its own series; got {len(names)}")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise InputError(f"a contract says {shown(twice)} twice; leave one of them out")
 
