@@ -26,11 +26,10 @@ from pathlib import Path
 import numpy as np
 import peers
 
-from calib_serve.artifact import Clause
 from calib_serve.core.bins import bin_index
 from calib_serve.metrics import binomial_at_most
-from calib_serve.monitor.bets import Evidence, share_bets
-from calib_serve.monitor.contracts.evidence import ALPHA, ClauseEvidence, Labelled, for_all, unlabelled
+from calib_serve.monitor.bets import ALPHA, Evidence, share_bets
+from calib_serve.monitor.contracts.evidence import ClauseEvidence, Labelled, for_all, unlabelled
 from calib_serve.receipts.sums import Sums
 from calib_serve.scores import softmax
 
@@ -60,8 +59,7 @@ def drawn(pool: np.ndarray, accuracy: str, n: int, rng: np.random.Generator) -> 
 
 def year(case: str, accuracy: str, pool: np.ndarray, labels: int, rng: np.random.Generator) -> ClauseEvidence:
     """What is known of the clause after ``labels`` of it, fed day by day."""
-    clause = Clause("act", PROMISE, above=ABOVE)
-    evidence, sums = ClauseEvidence(clause), Sums.zeros(BINS)
+    evidence, sums = ClauseEvidence(), Sums.zeros(BINS)
     share = 1.0 if case not in UNSURE else 0.05 + 0.95 * (pool[pool >= ABOVE] < UNSURE[case]).mean()
     for _ in range(50):
         n = round(labels / 50 / share)
@@ -83,7 +81,7 @@ def year(case: str, accuracy: str, pool: np.ndarray, labels: int, rng: np.random
         bins = bin_index(c[told], bins=BINS)
         rows = Labelled(y[told].astype(float), 1 / inclusion[told], bins, group[told])
         rows = rows._replace(weight=for_all(sums, rows))
-        evidence = evidence.after(rows, now=1.0, unlabelled=unlabelled(sums))
+        evidence = evidence.after(rows, PROMISE, now=1.0, unlabelled=unlabelled(sums))
     return evidence
 
 

@@ -42,9 +42,9 @@ from scipy.optimize import brentq, minimize_scalar  # noqa: E402
 
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed  # noqa: E402
 from calib_serve.ledger.intake import Intake  # noqa: E402
-from calib_serve.monitor.bets import BETS, MeanBets  # noqa: E402
+from calib_serve.monitor.bets import ALPHA, BETS, MeanBets  # noqa: E402
 from calib_serve.monitor.feed import DriftFeed  # noqa: E402
-from calib_serve.monitor.shadow import ALPHA, ShadowFollower, ShadowTest  # noqa: E402
+from calib_serve.monitor.shadow import ShadowFollower, ShadowTest  # noqa: E402
 from calib_serve.receipts import Keyring, Shadow  # noqa: E402
 from calib_serve.receipts.classes import Classes  # noqa: E402
 from calib_serve.scores import softmax  # noqa: E402

@@ -24,7 +24,6 @@ from calib_serve.core.options.base import Seeded
 from calib_serve.core.options.data import ArchiveOptions, ScoresOptions
 from calib_serve.core.options.evaluate import (
     CompareOptions,
-    ContractOptions,
     DecideOptions,
     EvaluateOptions,
     JudgeOptions,
@@ -47,9 +46,7 @@ from calib_serve.core.options.fuse import (
 from calib_serve.core.options.label import CollectOptions, LabelOptions
 from calib_serve.core.options.pack import AroundOptions, FeedbackOptions, Packed, PackOptions
 from calib_serve.core.options.servers import (
-    DriftOptions,
     GatewayOptions,
-    ListenOptions,
     ServeOptions,
     WatchOptions,
 )
@@ -75,14 +72,12 @@ OPTIONS = (
         ReportOptions,
         AuditOptions,
     ),
-    *(ContractOptions, RefitOptions, ServedRefitOptions, ArchiveOptions),
+    *(RefitOptions, ServedRefitOptions, ArchiveOptions),
     *(OnnxOptions, ModuleOptions, TorchOptions, TritonOptions, PackOptions, AroundOptions, FeedbackOptions),
     *(
         LabelOptions,
         CollectOptions,
-        DriftOptions,
         WatchOptions,
-        ListenOptions,
         GatewayOptions,
         ServeOptions,
     ),

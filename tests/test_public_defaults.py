@@ -32,7 +32,7 @@ def test_what_watches_and_judges_has_these_numbers() -> None:
     assert defaults(calibrate) == {"method": "auto", "cross_validate": True, "seed": 0}
     assert defaults(judge) == {"tolerance": 0.02}
     assert defaults(live_verdict.judge_estimates) == {"tolerance": 0.02, "event": ""}
-    assert defaults(estimates.estimate) == {"least": 5.0, "missing": "chance"}
+    assert defaults(estimates.estimate) == {"missing": "chance"}
     assert defaults(intake.Intake) == {"ttl": 30 * 86_400.0, "detect": True, "hold": False}
     assert (DAY, SKEW, _bin_gaps.LEAST) == (86_400.0, 300.0, 5.0)
     assert (gaps.RISK, gaps.FEW) == (0.05, 500)

@@ -10,7 +10,6 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, show
 from calib_serve.app._data import held_out
 from calib_serve.app._show import console, print_json
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.data import HeldData
 from calib_serve.core.options.evaluate import ContractOptions
 
@@ -85,11 +84,13 @@ def _check(
         # Their exact intervals count samples; weights left out in silence would promise too much.
         raise InputError("a contract is checked on samples of weight 1: rename the column of weights")
     calibrated = known.calibrated(samples)
-    own = fields_of(ContractOptions, options)
-    if options.segments is not None:
-        own["segments"] = read_npy(Path(options.segments))
     found = check_contract(
-        promised, calibrated.probs[:], calibrated.labelled(), groups=calibrated.clusters, **own
+        promised,
+        calibrated.probs[:],
+        calibrated.labelled(),
+        groups=calibrated.clusters,
+        segments=None if options.segments is None else read_npy(Path(options.segments)),
+        level=options.level,
     )
     if output.json:
         print_json(found.as_dict())

@@ -130,7 +130,7 @@ def _arrays(artifact: "Artifact", found: "Scores") -> dict[str, Any]:
     contract = artifact.contract
     if contract is not None and contract.segments:
         note(["act is left out, as it depends on segments, which the file has not"])
-    elif contract is not None and contract.has_acts:
+    elif contract is not None:
         arrays["act"] = contract.acts(arrays["confidence"], arrays["predictions"])
     if found.labels is not None:
         arrays["labels"] = found.labels

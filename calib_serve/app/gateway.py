@@ -5,7 +5,8 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.core.options.servers import GatewayOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.servers import GatewayOptions, ListenOptions
 
 app = command(
     "gateway",
@@ -34,7 +35,7 @@ def _gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> 
         what, behind = ", ".join(models), options.upstream
         serve_app(
             running,
-            options,
+            **fields_of(ListenOptions, options),
             started=lambda port: said(f"{what} on {served_at(options, port)} before {behind}"),
         )
     said("stopped")

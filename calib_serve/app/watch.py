@@ -6,7 +6,8 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command, panel
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.core.options.servers import WatchOptions, WebOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.servers import ListenOptions, WatchOptions, WebOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,5 +41,9 @@ def _watch(
                 log.warning("%s:%s: shifts of confidence are not detected, as %s", name, version, why)
         named = ", ".join(f"{name}:{version}" for name, version in watch.models)
         what = named or f"what {options.follow} names"
-        serve_app(app, web, started=lambda port: said(f"watching {what} on {served_at(web, port)}"))
+        serve_app(
+            app,
+            **fields_of(ListenOptions, web),
+            started=lambda port: said(f"watching {what} on {served_at(web, port)}"),
+        )
     said("stopped")

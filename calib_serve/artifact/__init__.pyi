@@ -2,7 +2,6 @@
 
 from calib_serve.artifact.artifact import Artifact as Artifact
 from calib_serve.artifact.contract import Clause as Clause
-from calib_serve.artifact.contract import ClauseKind as ClauseKind
 from calib_serve.artifact.contract import Contract as Contract
 from calib_serve.artifact.decisions import MOST_COST as MOST_COST
 from calib_serve.artifact.decisions import Abstain as Abstain

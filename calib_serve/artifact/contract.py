@@ -13,10 +13,6 @@ A contract is a small YAML file::
 ``act``: of the predictions that may be acted on, those of a confidence of at least ``above``, at least the
 share ``accuracy`` is right. ``per``: the time over which a promise is settled. A segment or a predicted class
 may have a clause of its own; what is acted on there meets the thresholds of all clauses that it falls under.
-
-Contracts of 0.4.0 also promised a calibration error (``calibration: {error: 0.03}``) and a share of sure
-predictions (``coverage: {above: 0.9, at_least: 0.7}``). Artifacts that have these are read and written as
-they are, but nothing watches them.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Union, get_args
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,13 +32,7 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import Naming, as_duration, is_plain, parse_duration, shown
 from calib_serve.scores import few, read_yaml
 
-ClauseKind = Literal["act", "calibration", "coverage"]
-"""What a clause promises: accuracy of predictions acted on; the others are of 0.4.0."""
-
-_PROMISES: Mapping[str, str] = {"act": "accuracy", "calibration": "error", "coverage": "at_least"}
-"""What each kind of clause calls its promise."""
 _MOST_CLASSES = 2**32  # ids are below, as receipts hold them in 32 bits
-_MOST_CLAUSES = 64  # each has its own series
 _SHORTEST_PER, _LONGEST_PER = 3600.0, 3650 * 86_400.0
 _Scope = tuple[str, Union[int, None]]
 
@@ -52,15 +42,13 @@ class Clause:
     """One promise: of what is acted on, a share that is right.
 
     Args:
-        kind: "act"; of an artifact of 0.4.0 also "calibration" or "coverage".
-        promise: Least accuracy; largest calibration error, or least share.
-        above: Confidence from which predictions count; 0 for a calibration.
+        promise: Least accuracy.
+        above: Confidence from which predictions are acted on.
         per: Seconds over which it is settled; 30 days by default.
         segment: Segment that it is of; "" of all.
         predicted: Predicted class that it is of, where it is of no segment; None of all.
     """
 
-    kind: ClauseKind
     promise: float
     above: float = 0.0
     per: float = 2_592_000.0
@@ -68,17 +56,15 @@ class Clause:
     predicted: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(ClauseKind):
-            raise InputError(f"a clause is one of {', '.join(_PROMISES)}, got {shown(self.kind)}")
         self._check_scope()
         for name in ("promise", "above", "per"):
             object.__setattr__(self, name, _number(getattr(self, name), f"{name} of {self.name}"))
         if not 0 < self.promise < 1:
             raise InputError(
-                f"{self.name} promises {_PROMISES[self.kind]} between 0 and 1, and not the ends: 0.98 means "
-                f"98 %; got {self.promise:g}"
+                f"{self.name} promises an accuracy between 0 and 1, and not the ends: 0.98 means 98 %; got "
+                f"{self.promise:g}"
             )
-        if not 0 <= self.above <= 1 or (self.kind == "calibration" and self.above):
+        if not 0 <= self.above <= 1:
             raise InputError(f"above of {self.name} must lie in [0, 1], got {self.above:g}")
         if not _SHORTEST_PER <= self.per <= _LONGEST_PER or self.per % 1:
             raise InputError(
@@ -105,32 +91,25 @@ class Clause:
     def name(self) -> str:
         """The clause's name for people, unique in a contract.
 
-        >>> Clause("act", 0.98, above=0.9, segment="de").name
+        >>> Clause(0.98, above=0.9, segment="de").name
         'act, segment de'
         """
         where = f", segment {self.segment}" if self.segment else ""
-        return self.kind + where + (f", class {self.predicted}" if self.predicted is not None else "")
+        return f"act{where}" + (f", class {self.predicted}" if self.predicted is not None else "")
 
     @property
     def id(self) -> str:
         """The clause's name and eight letters of a hash of its terms: a changed clause is another one."""
         # Sums of evidence are kept by this id: under other terms they would prove nothing.
-        text = json.dumps([self.kind, self.promise, self.above, self.per, self.segment, self.predicted])
+        text = json.dumps(["act", self.promise, self.above, self.per, self.segment, self.predicted])
         return f"{self.name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether the clause says what is acted on; the others are of 0.4.0, and watched no more."""
-        return self.kind == "act"
 
     def says(self, class_names: Sequence[str] = ()) -> str:
         """The promise in a sentence.
 
-        >>> Clause("act", 0.98, above=0.9).says()
+        >>> Clause(0.98, above=0.9).says()
         'Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.'
         """
-        if not self.is_watched:
-            return f"The clause {self.name} is of an earlier version: nothing watches it."
         called = dict(enumerate(class_names))
         of = "" if self.predicted is None else f" of class {called.get(self.predicted, self.predicted)}"
         of += f" in segment {self.segment}" if self.segment else ""
@@ -163,10 +142,8 @@ class Contract:
         names = [one.name for one in self.clauses]
         if not names:
             raise InputError("a contract promises something: give it an act clause")
-        if len(names) > _MOST_CLAUSES:
-            raise InputError(
-                f"a contract has {_MOST_CLAUSES} clauses at most, each with its own series; got {len(names)}"
-            )
+        if len(names) > 64:
+            raise InputError(f"a contract has 64 clauses at most, each with its own series; got {len(names)}")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise InputError(f"a contract says {shown(twice)} twice; leave one of them out")
 
@@ -179,19 +156,13 @@ class Contract:
             class_names: Names of the classes (K,).
 
         Raises:
-            InputError: For an invalid document, and for a clause that nothing would watch.
+            InputError: For an invalid document.
         """
         try:
             content = read_yaml(text.encode() if isinstance(text, str) else text)
         except ValueError as error:
             raise InputError(f"the contract cannot be read: {error}") from error
-        found = cls.of(content, class_names)
-        if unwatched := [one.name for one in found.clauses if not one.is_watched]:
-            raise InputError(
-                f"nothing watches a clause {shown(unwatched[0])} any more: of each version the watch judges "
-                "the calibration, and the dashboard shows the shares of confidences; leave it out"
-            )
-        return found
+        return cls.of(content, class_names)
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:
@@ -213,38 +184,27 @@ class Contract:
                 place = found.setdefault("segments", {}).setdefault(one.segment, {})
             elif one.predicted is not None:
                 place = found.setdefault("classes", {}).setdefault(str(one.predicted), {})
-            above = {} if one.kind == "calibration" else {"above": one.above}
-            place[one.kind] = {**above, _PROMISES[one.kind]: one.promise, "per": as_duration(one.per)}
+            place["act"] = {"above": one.above, "accuracy": one.promise, "per": as_duration(one.per)}
         return found
-
-    @cached_property
-    def watched(self) -> tuple[Clause, ...]:
-        """The act clauses, which say what may be acted on."""
-        return tuple(one for one in self.clauses if one.is_watched)
-
-    @property
-    def has_acts(self) -> bool:
-        """Whether a clause says which predictions may be acted on."""
-        return bool(self.watched)
 
     @property
     def segments(self) -> tuple[str, ...]:
         """Segments with a clause of their own: which predictions may be acted on depends on them."""
-        return tuple(one.segment for one in self.watched if one.segment)
+        return tuple(one.segment for one in self.clauses if one.segment)
 
     @cached_property
     def _above(self) -> dict[_Scope, float]:
         """Thresholds by segment and predicted class."""
-        return {(one.segment, one.predicted): one.above for one in self.watched}
+        return {(one.segment, one.predicted): one.above for one in self.clauses}
 
     def bound(self, predicted: int, segment: str = "") -> float:
-        """The least confidence at which a prediction may be acted on; infinite without an act clause of it.
+        """The least confidence at which a prediction may be acted on; infinite where no clause concerns it.
 
         Args:
             predicted: Class id.
             segment: Its segment.
 
-        >>> Contract((Clause("act", 0.98, above=0.9, segment="de"),)).bound(0, "de")
+        >>> Contract((Clause(0.98, above=0.9, segment="de"),)).bound(0, "de")
         0.9
         """
         places: set[_Scope] = {("", None), ("", predicted), (segment, None)}
@@ -253,7 +213,7 @@ class Contract:
     def acts(
         self, confidence: ArrayLike, predicted: ArrayLike, segments: str | Sequence[str] = ""
     ) -> NDArray[np.bool_]:
-        """Whether each prediction may be acted on (n,); not where no act clause concerns it.
+        """Whether each prediction may be acted on (n,); not where no clause concerns it.
 
         Args:
             confidence: (n,); NaN is never acted on.
@@ -293,7 +253,7 @@ class Contract:
         if not self.acts_on(confidence, predicted, segment):
             return ()
         return tuple(
-            one for one in self.watched if one.segment in ("", segment) and one.predicted in (None, predicted)
+            one for one in self.clauses if one.segment in ("", segment) and one.predicted in (None, predicted)
         )
 
     def check_classes(self, count: int) -> None:
@@ -320,37 +280,32 @@ def _number(value: Any, what: str) -> float:
 
 def _clauses_of(content: Any, class_names: Sequence[str]) -> Iterator[Clause]:
     """The clauses in a contract's content, read strictly."""
-    top = _mapping(content, "the contract", {"contract", "per", *_PROMISES, "segments", "classes"})
+    top = _mapping(content, "the contract", {"contract", "per", "act", "segments", "classes"})
     if type(top.get("contract")) is not int or top["contract"] != 1:
         raise InputError(f"a contract begins with 'contract: 1', got {shown(top.get('contract'))}")
     per = top.get("per", "30d")
     _seconds(per, "per of the contract")
-    yield from _entry({kind: top[kind] for kind in _PROMISES if kind in top}, "the contract", per=per)
+    if "act" in top:
+        yield _clause({"act": top["act"]}, "the contract", per=per)
     for name, entry in _mapping(top.get("segments", {}), "segments").items():
         if not isinstance(name, str) or not name:
             raise InputError(f"a segment is a text, and YAML reads one as {shown(name)}; put it in quotes")
-        yield from _entry(entry, f"segment {shown(name)}", per=per, segment=name)
+        yield _clause(entry, f"segment {shown(name)}", per=per, segment=name)
     for name, entry in _mapping(top.get("classes", {}), "classes").items():
         predicted = _class_id(name, class_names)
-        yield from _entry(entry, f"class {shown(name)}", per=per, predicted=predicted)
+        yield _clause(entry, f"class {shown(name)}", per=per, predicted=predicted)
 
 
-def _entry(entry: Any, where: str, *, per: Any, **scope: Any) -> Iterator[Clause]:
-    """The clauses of all, of a segment or of a class."""
-    given = _mapping(entry, where, set(_PROMISES))
-    if not given and scope:
+def _clause(entry: Any, where: str, *, per: Any, **scope: Any) -> Clause:
+    """The clause of all, of a segment or of a class."""
+    given = _mapping(entry, where, {"act"})
+    if not given:
         raise InputError(f"{where} promises nothing; give it an act clause, or leave it out")
-    for kind, promise in _PROMISES.items():
-        if kind not in given:
-            continue
-        place = f"{kind} of {where}"
-        needed = {"promise": promise} if kind == "calibration" else {"above": "above", "promise": promise}
-        fields = _mapping(given[kind], place, {*needed.values(), "per"})
-        if missing := [name for name in needed.values() if name not in fields]:
-            raise InputError(f"{place} has no {' and no '.join(missing)}")
-        seconds = _seconds(fields.get("per", per), f"per of {place}")
-        numbers = {name: fields[written] for name, written in needed.items()}
-        yield Clause(kind, per=seconds, **numbers, **scope)  # type: ignore[arg-type]
+    fields = _mapping(given["act"], f"act of {where}", {"above", "accuracy", "per"})
+    if missing := [name for name in ("above", "accuracy") if name not in fields]:
+        raise InputError(f"act of {where} has no {' and no '.join(missing)}")
+    seconds = _seconds(fields.get("per", per), f"per of act of {where}")
+    return Clause(fields["accuracy"], fields["above"], seconds, **scope)
 
 
 def _seconds(value: Any, what: str) -> float:

@@ -71,7 +71,7 @@ def check_decisions(
         top = np.max(probs, axis=1)
         sure = np.abs(top - artifact.abstain.threshold) > relative * top
         close += _compare("abstain", found, artifact.abstain(probs), sure, rows, report=report)
-    if artifact.contract is not None and artifact.contract.has_acts:
+    if artifact.contract is not None:
         acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
         sure = _sure_acts(artifact.contract, probs, relative)
         close += _compare("act", found, acts, sure, rows, report=report)

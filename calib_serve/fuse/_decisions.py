@@ -22,7 +22,7 @@ a prediction may be acted on (n,), and the id of the chosen action (n,)."""
 
 def decision_names(artifact: Artifact) -> tuple[str, ...]:
     """The decisions among ``NAMES`` that the artifact makes."""
-    acts = artifact.contract is not None and artifact.contract.has_acts
+    acts = artifact.contract is not None
     held = (artifact.sets is not None, artifact.abstain is not None, acts, artifact.choice is not None)
     return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
 

@@ -48,16 +48,18 @@ from calib_serve.monitor import Watch
 from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.web import (
+    LOOPBACK,
     NO_CORRECTIONS,
     Full,
     Guard,
     Limits,
+    TokenFile,
     Tokens,
     TooLarge,
     Waiting,
+    allowed_hosts,
     create_app,
     may_correct,
-    tokens_and_hosts,
 )
 
 if TYPE_CHECKING:
@@ -363,7 +365,7 @@ def open_gateway(
     names = [model for model, _ in models]
     output, scores = by_model(options.output, "--output", names), by_model(options.scores, "--scores", names)
     shadow = by_model(options.shadow, "--shadow", names)
-    tokens, hosts = tokens_and_hosts(options, tokens, hosts)
+    tokens, hosts = _door(options, tokens, hosts)
     grpc_tls = None if options.grpc_port is None else _pair(options.tls_cert, options.tls_key)
     token = read_token(options.watch_token_file) if options.watch_token_file else ""
     ring = options.keyring
@@ -440,6 +442,13 @@ def open_gateway(
             counts=counts,
             parts=tuple(parts),
         )
+
+
+def _door(options: GatewayOptions, tokens: Tokens, hosts: Sequence[str]) -> tuple[Tokens, Sequence[str]]:
+    """The tokens and host names as given, else as options name them."""
+    if options.token_file is not None and not tokens:
+        tokens = TokenFile(options.token_file)
+    return tokens, hosts or allowed_hosts(LOOPBACK[0], guarded=False, named=options.allowed_hosts)
 
 
 def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:

@@ -47,6 +47,7 @@ class Calibration:
         self.model, self.version, self.output, self.kind = model, version, output, kind
         self.words: LabelWords | None = None
         self.artifact = what if isinstance(what, Artifact) else None
+        self.contract = None if self.artifact is None else self.artifact.contract
         self.classes = what if isinstance(what, int) else what.classes
         self._reports = reports
         if output.startswith(OF_ANSWERS):
@@ -90,12 +91,6 @@ class Calibration:
         )
         return CalibratedOutput(values, self._added(probs, receipts, about.segment))
 
-    @property
-    def acts(self) -> bool:
-        """Whether a contract says which predictions may be acted on."""
-        contract = None if self.artifact is None else self.artifact.contract
-        return contract is not None and contract.has_acts
-
     def _rows(self, raw: Array) -> Array:
         columns = 1 if self.kind in ONE_COLUMN else self.classes
         if raw.ndim > 1 and raw.size == len(raw) * columns and columns in (*raw.shape[1:], 1):
@@ -121,8 +116,8 @@ class Calibration:
             found = np.isnan(probs).any(axis=1, keepdims=True)
             inside = self.artifact.sets(np.where(found, 1 / self.classes, probs))
             added.append(Tensor("set", "BOOL", inside | found))
-        if self.acts and self.artifact is not None and self.artifact.contract is not None:
-            acts = self.artifact.contract.acts(probs.max(axis=1), probs.argmax(axis=1), segment)
+        if self.contract is not None:
+            acts = self.contract.acts(probs.max(axis=1), probs.argmax(axis=1), segment)
             added.append(Tensor("act", "BOOL", acts))
         if self.artifact is not None and self.artifact.choice is not None:
             named = [name.encode() for name in self.artifact.choice.names(probs)]
@@ -161,7 +156,7 @@ class Calibrations:
         """The names of outputs that replies of a model may get; the model's own outputs pass unchanged."""
         versions = self._of.get(model, {}).values()
         chooses = any(one.artifact is not None and one.artifact.choice is not None for one in versions)
-        more = {"act": any(one.acts for one in versions), "decision": chooses}
+        more = {"act": any(one.contract is not None for one in versions), "decision": chooses}
         return ADDED | {name for name, there in more.items() if there}
 
     def find(self, model: str, version: str) -> Calibration | None:

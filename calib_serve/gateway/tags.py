@@ -14,7 +14,6 @@ from calib_serve.web import Guard
 
 _NAMES = {name: b"x-calib-" + name.encode() for name in Tag._fields}
 REASONS = ("no_token", "wrong_token")
-_LONGEST = 200  # bytes of a group or an id
 
 
 class TagReader:
@@ -47,6 +46,6 @@ def _text(latin: str, name: str) -> str:
         text = latin.encode("latin-1").decode()
     except UnicodeError as error:
         raise InputError(f"x-calib-{name} must be UTF-8") from error
-    if len(latin) > _LONGEST or not text.isprintable():
-        raise InputError(f"x-calib-{name} has at most {_LONGEST} bytes of printable text")
+    if len(latin) > 200 or not text.isprintable():
+        raise InputError(f"x-calib-{name} has at most 200 bytes of printable text")
     return text

@@ -257,7 +257,7 @@ class Calibrated:
     def _act(self, rows: list[dict[str, Any]], segment: str | Sequence[str]) -> None:
         """Mark in each row with a prediction whether it may be acted on, where a contract decides it."""
         contract = self._artifact.contract
-        if contract is None or not contract.has_acts:
+        if contract is None:
             return
         segments = [segment] * len(rows) if isinstance(segment, str) else list(segment)
         if len(segments) != len(rows):

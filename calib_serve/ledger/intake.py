@@ -155,9 +155,7 @@ class Intake:
             Entry(
                 one,
                 now,
-                self._slices.of_label(
-                    one.receipt, segment=item.get("segment", ""), source=who, label=one.label
-                ),
+                self._slices.of_label(one.receipt, segment=item.get("segment", ""), source=who),
                 who,
                 _replaces(item),
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -17,8 +17,6 @@ from calib_serve.receipts import Sums
 
 LEAST = 5.0
 """Effective labels that a bin must hold to be estimated: with fewer, the noise itself is not known."""
-
-_SURE = 0.01  # variance of a calibrated model's label at least: a confidence of 1 is no proof
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +79,6 @@ class _Tally(NamedTuple):
     second: _Of
 
 
-@dataclass(frozen=True)
-class _Score:
-    """A score as sums: weighted ``total``, and ``variance`` of one label."""
-
-    total: Callable[[_Tally], Floats]
-    variance: Callable[[_Tally], Floats]
-
-
 def standing(sums: Sums, served: Floats, covered: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Find a and b of each bin, so that its labels of weight w stand for ``served`` by a + b w >= 1 each.
 
@@ -110,6 +100,11 @@ _SUMS = (
     ("weight_squared", "gap_weighted", "gap_squared", "correct_weighted", "noise_total"),
 )
 """The sums of labels, of their weights and of the squares of these, each over 1, c - y and so on."""
+
+
+Score = Literal["gap", "right"]
+_SQUARES: dict[Score, str] = {"gap": "error", "right": "right"}
+"""The sums of a score's squares: whether a label is right, 0 or 1, is its own."""
 
 
 def _once(sums: Sums) -> _Of:
@@ -138,7 +133,7 @@ def check_same_bins(sums: Sums, *others: Sums) -> None:
             raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
 
 
-def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -> BinGaps:
+def bin_gaps(sums: Sums, groups: Sequence[Sums] = ()) -> BinGaps:
     """The gaps of the bins of ``sums``; ``groups``: sums of random groups of (some of) its labels."""
     check_same_bins(sums, *groups)
     once, counted = _once(sums), bool((sums.predictions > 0).any())
@@ -146,7 +141,7 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
     weight = np.maximum(sums["calib_feedback_weight_total"], 0.0)
     served = np.maximum(sums.predictions, once.one) if counted else weight
     holding = [one for one in groups if _once(one).one.any()]
-    covered = _covered(sums, holding, served, least)
+    covered = _covered(sums, holding, served)
     how = standing(sums, served, covered)
     first, second = tally = _tally(sums, *how)
     parts = [_tally(one, *how) for one in holding]
@@ -158,7 +153,7 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
     # Each label is known: the right ones are right, and the wrong ones wrong.
     worst, best = _ratio(once.right, first.one), _ratio(once.right + first.one - once.one, first.one)
     accuracy = np.clip(confidence - _ratio(first.gap, first.one), worst, np.maximum(best, worst))
-    gap_noise = _noise(GAP, tally, parts)
+    gap_noise = _noise("gap", tally, parts)
     return BinGaps(
         weighed_by="predictions" if counted else "labels",
         served=served,
@@ -174,25 +169,29 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
         calibrated=np.nan_to_num(_ratio(second.chance, first.one**2)).clip(0),
         groups=len(holding),
         gap_noise=gap_noise,
-        accuracy_noise=gap_noise if counted else _noise(RIGHT, tally, parts),
+        accuracy_noise=gap_noise if counted else _noise("right", tally, parts),
     )
 
 
-def _covered(sums: Sums, groups: Sequence[Sums], served: Floats, least: float) -> NDArray[np.bool_]:
+def _covered(sums: Sums, groups: Sequence[Sums], served: Floats) -> NDArray[np.bool_]:
     """Which bins hold enough effective labels to estimate the rest, or no rest."""
     how = standing(sums, served, served > 0)
     first, second = tally = _tally(sums, *how)
-    inflation = _noise(GAP, tally, [_tally(one, *how) for one in groups]).inflation if groups else 1.0
+    inflation = _noise("gap", tally, [_tally(one, *how) for one in groups]).inflation if groups else 1.0
     effective = np.nan_to_num(_ratio(first.one**2, second.one)) / inflation
     none_left = _once(sums).one >= served
-    return (served > 0) & (none_left | (effective > least * (1 - 1e-9)))
+    return (served > 0) & (none_left | (effective > LEAST * (1 - 1e-9)))
 
 
-def _noise(score: _Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
+def _noise(score: Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
     """Estimate the noise: label by label, or from random groups where labels name groups."""
     weight, squared = tally.first.one, tally.second.one
-    one = score.variance(tally).clip(0)
-    prior = np.maximum(_ratio(tally.second.chance, tally.second.one), _SURE)  # of a calibrated model
+    mean, square = _ratio(getattr(tally.first, score), weight), _SQUARES[score]
+    # The variance of one label's score, each label counted by its weight's square as in that of the mean.
+    seen, seen_square = (_ratio(getattr(tally.second, name), squared) for name in (score, square))
+    one = (seen_square - 2 * mean * seen + mean**2).clip(0)
+    # Of a calibrated model, 0.01 at least: a confidence of 1 is no proof.
+    prior = np.maximum(_ratio(tally.second.chance, tally.second.one), 0.01)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
     # A bin whose labels all agree has no variance of its own, and one that errs more than it says has more.
     like = SURPRISES_IN_VARIANCE / prior
@@ -213,7 +212,7 @@ def _noise(score: _Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
     )
 
 
-def _grouped(score: _Score, tally: _Tally, groups: Sequence[_Tally], deviation: Floats) -> Floats:
+def _grouped(score: Score, tally: _Tally, groups: Sequence[_Tally], deviation: Floats) -> Floats:
     """Covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2).
 
     A group that holds the share h of a bin's weight pulls the bin's mean along, so that its residual is too
@@ -223,8 +222,9 @@ def _grouped(score: _Score, tally: _Tally, groups: Sequence[_Tally], deviation: 
     if len(groups) == 1:  # one observation: nothing to compare it with
         moved = deviation * np.nan_to_num(_ratio(groups[0].first.one, weight))
         return np.outer(moved, moved)
-    mean = _ratio(score.total(tally), weight)
-    residual = np.stack([score.total(g) - mean * g.first.one for g in groups]) / np.maximum(weight, 1e-300)
+    mean = _ratio(getattr(tally.first, score), weight)
+    own = np.stack([getattr(g.first, score) - mean * g.first.one for g in groups])
+    residual = own / np.maximum(weight, 1e-300)
     share = np.stack([g.first.one for g in groups]) / np.maximum(weight, 1e-300)
     # Doubled at most: a bin of one group has no residual, and one of little more hardly any.
     residual = np.nan_to_num(residual) / np.sqrt(np.maximum(1 - share, 0.5))
@@ -237,23 +237,6 @@ def _ratio(a: Floats, b: Floats) -> Floats:
     """Quotients; NaN where ``b`` is 0."""
     quotient: Floats = np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0)
     return quotient
-
-
-# Variances of one label's score, each label counted by its weight's square as in the variance of the mean.
-
-
-def _gap_variance(tally: _Tally) -> Floats:
-    mean, (one, gap, error, *_) = _ratio(GAP.total(tally), tally.first.one), tally.second
-    return _ratio(error, one) - 2 * mean * _ratio(gap, one) + mean**2
-
-
-def _right_variance(tally: _Tally) -> Floats:
-    mean = _ratio(RIGHT.total(tally), tally.first.one)
-    return _ratio(tally.second.right, tally.second.one) * (1 - 2 * mean) + mean**2
-
-
-GAP = _Score(lambda tally: tally.first.gap, _gap_variance)
-RIGHT = _Score(lambda tally: tally.first.right, _right_variance)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ _LOG_STAKES: Floats = np.log(BETS / BETS.sum())
 FRACTIONS: Floats = np.geomspace(0.002, 0.512, 9)
 """The shares of what it holds that each bet stakes on one outcome."""
 
-_ROWS = 4096  # outcomes advanced at once
+ALPHA = 0.05
+"""The chance, over all times, that evidence says what is not so: that a kept promise is broken, that a shadow
+is what it is not; and that bounds are wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +160,9 @@ class Evidence:
             raise ShapeError(f"payoffs are (n,), got {z.shape}")
         if not ((z >= -1).all() and np.isfinite(z).all() and (r >= 0).all() and np.isfinite(r).all()):
             raise InputError("payoffs must be finite and at least -1, and weights finite and not negative")
-        found = self
-        for at in range(0, len(z), _ROWS):
-            # In runs: the table of all bets at all times has outcomes times bets entries.
-            found = found._advanced(z[at : at + _ROWS], r[at : at + _ROWS], scale)
+        found, run = self, 4096  # the table of all bets at all times has outcomes times bets entries
+        for at in range(0, len(z), run):
+            found = found._advanced(z[at : at + run], r[at : at + run], scale)
         return found
 
     def _advanced(self, z: Floats, r: Floats, scale: float) -> Evidence:

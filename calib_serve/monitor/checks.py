@@ -32,9 +32,7 @@ Status = Literal["ready", "degraded", "failing"]
 TOLD_FOR = 900.0
 """Seconds for which a trouble that comes with a batch is told."""
 
-_ROUND = 2.0  # seconds to wait for the round of checks that runs
 _REPLIES = "replies"
-_REFUSED = 15.0  # seconds for which it is told that the ledger refused a write
 _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
 
 
@@ -64,10 +62,9 @@ class _Found:
 
 
 class Checks:
-    """Runs checks every so many seconds in a thread and keeps the latest results; cheap to read.
+    """Runs checks every 15 seconds in a thread and keeps the latest results; cheap to read.
 
-    Before the first round all is well. ``every``: seconds between rounds; ``clock``: seconds that never go
-    back.
+    Before the first round all is well.
 
     >>> full = Checks(Check("disk", lambda: "10 MB are free"), Check("clock", lambda: None))
     >>> full.run()
@@ -75,10 +72,7 @@ class Checks:
     ('degraded', {'disk': '10 MB are free', 'clock': None, 'rounds': None})
     """
 
-    def __init__(
-        self, *checks: Check, every: float = 15.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._every, self._clock = every, clock
+    def __init__(self, *checks: Check) -> None:
         self._checks: dict[str, Check] = {}
         self._found: dict[str, _Found] = {}
         self._ran: dict[str, float] = {}
@@ -95,12 +89,12 @@ class Checks:
 
     def run(self, *names: str, older: float = 0.0) -> None:
         """Run the checks of these names, or all, that did not run in the last ``older`` seconds."""
-        # Who asks for some does not wait for a round that waits for the ledger: what is known is told.
-        if not self._running.acquire(timeout=_ROUND if names else -1):
+        # Who asks for some waits two seconds for a round that waits for the ledger: what is known is told.
+        if not self._running.acquire(timeout=2.0 if names else -1):
             return
         try:
             for check in list(self._checks.values()):
-                age = self._clock() - self._ran.get(check.name, float("-inf"))
+                age = time.monotonic() - self._ran.get(check.name, float("-inf"))
                 if (not names or check.name in names) and age >= older:
                     self._make(check)
         finally:
@@ -114,7 +108,7 @@ class Checks:
             name = type(error).__name__
             found = _Found(str(error) or name, public=f"{name}: see the program's log")
         before, self._found[check.name] = self._found[check.name], found
-        self._ran[check.name] = self._clock()
+        self._ran[check.name] = time.monotonic()
         if self._stop.is_set():
             return  # what is closed cannot be checked
         if found.reason is not None and before.reason is None:
@@ -123,7 +117,7 @@ class Checks:
             log.warning("check %s: all is well again", check.name)
 
     def start(self) -> None:
-        """Run all checks every so many seconds from now on, in a thread, until ``stop``."""
+        """Run all checks from now on, in a thread, until ``stop``."""
         self._started = True
         self._thread = threading.Thread(target=self._run, name="calib-checks", daemon=True)
         self._thread.start()
@@ -136,7 +130,7 @@ class Checks:
         self._started = False
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every):
+        while not self._stop.wait(15.0):
             try:
                 self.run()
             except Exception as error:  # the next round may do
@@ -149,8 +143,8 @@ class Checks:
         """
         found = {name: one.public if public else one.reason for name, one in list(self._found.items())}
         oldest = min(self._ran.values(), default=None)
-        ago = 0.0 if oldest is None else self._clock() - oldest
-        late = self._started and ago > self._every + 60.0
+        ago = 0.0 if oldest is None else time.monotonic() - oldest
+        late = self._started and ago > 75.0
         return {**found, "rounds": f"no round of checks ended for {ago:.0f} s" if late else None}
 
     @property
@@ -265,7 +259,7 @@ class _Peers:
         if self._behind:
             self._ledger.time.doubt()
         at, why = self._ledger.refused
-        if time.monotonic() - at < _REFUSED:  # a lock on other tables, say
+        if time.monotonic() - at < 15.0:  # a lock on other tables, say
             raise LedgerError(f"it refused a write lately: {why}")
 
     def clock(self) -> str | None:

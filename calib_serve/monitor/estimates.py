@@ -24,7 +24,7 @@ import numpy as np
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import quantile_of, student_quantile
-from calib_serve.monitor._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
+from calib_serve.monitor._bin_gaps import BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.receipts import Sums
 
 Missing = Literal["chance", "unknown"]
@@ -124,9 +124,7 @@ class Estimates:
     bins: tuple[BinRow, ...]
 
 
-def estimate(
-    sums: Sums, *, groups: Sequence[Sums] = (), least: float = LEAST, missing: Missing = "chance"
-) -> Estimates:
+def estimate(sums: Sums, *, groups: Sequence[Sums] = (), missing: Missing = "chance") -> Estimates:
     """Estimate the calibration of all served predictions from the labels of some.
 
     Bins are weighed by the predictions served, P_b = N_b / N, or by the weights of labels where no
@@ -136,7 +134,6 @@ def estimate(
         sums: Sums of predictions and labels.
         groups: Sums of up to 32 random groups of the labels that belong together (those of one patient or
             session fall into one): with them standard errors hold although such labels move together.
-        least: Number of effective labels that a bin must hold for its unlabelled predictions to be estimated.
         missing: "chance" where labels are missing by confidence or by draw; "unknown" where they may be
             missing for what the outcome was: then only ``worst`` holds for sure.
 
@@ -146,20 +143,18 @@ def estimate(
     >>> round(found.gap.value, 3), round(found.gap.low, 2), round(found.gap.high, 2)
     (0.15, 0.09, 0.22)
     """
-    if not least >= 1:
-        raise InputError(f"least is a number of labels a bin, at least 1, got {least}")
     if missing not in ("chance", "unknown"):
         raise InputError(f"missing must be 'chance' or 'unknown', got {missing!r}")
-    found = bin_gaps(sums, groups, least=least)
-    counted = found.weighed_by == "predictions"
-    total, labels = float(found.served.sum()), float(found.labels.sum())
-    part, coverage = _covered(found)
-    worst = _bounds_of_labelled(found)
+    gaps = bin_gaps(sums, groups)
+    counted = gaps.weighed_by == "predictions"
+    total, labels = float(gaps.served.sum()), float(gaps.labels.sum())
+    part, coverage = _covered(gaps)
+    worst = _bounds_of_labelled(gaps)
     accuracy, gap = part.accuracy(worst.accuracy), part.gap(worst.gap)
     debiased, unclipped = part.ece(gap)
-    seen = np.where(np.isfinite(found.gap), found.served, 0.0)  # of bins that hold any label
+    seen = np.where(np.isfinite(gaps.gap), gaps.served, 0.0)  # of bins that hold any label
     return Estimates(
-        weighed_by=found.weighed_by,
+        weighed_by=gaps.weighed_by,
         missing=missing,
         served=total if counted else 0.0,
         labels=labels,
@@ -167,47 +162,47 @@ def estimate(
         label_share=labels / total if total and counted else math.nan,
         coverage=coverage,
         confidence=worst.confidence,
-        covered_confidence=_mean(found.confidence, part.share),
+        covered_confidence=_mean(gaps.confidence, part.share),
         accuracy=accuracy,
         gap=gap,
-        ece=_within(_mean(np.abs(found.gap), seen), *_ece_bounds(found)),
+        ece=_within(_mean(np.abs(gaps.gap), seen), *_ece_bounds(gaps)),
         debiased_ece=debiased,
         unclipped_ece=unclipped,
         noise_floor=_mean(
-            np.sqrt(2 / math.pi * found.calibrated * np.nan_to_num(part.design_effect, nan=1)), seen
+            np.sqrt(2 / math.pi * gaps.calibrated * np.nan_to_num(part.design_effect, nan=1)), seen
         ),
-        groups=found.groups,
+        groups=gaps.groups,
         design_effect=part.design_effect,
         effect=part.effect,
         bounds=_bounds_of_covered((accuracy.low, accuracy.high), coverage, worst.confidence),
         worst=worst,
-        bins=_rows(found),
+        bins=_rows(gaps),
     )
 
 
 def estimated_gap(sums: Sums) -> Number:
     """Estimate the gap alone: a small part of the work, for the many slices of a version."""
-    found = bin_gaps(sums)
-    return _covered(found)[0].gap(_bounds_of_labelled(found).gap)
+    gaps = bin_gaps(sums)
+    return _covered(gaps)[0].gap(_bounds_of_labelled(gaps).gap)
 
 
 def estimated_accuracy(sums: Sums) -> Number:
     """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
-    found = bin_gaps(sums)
-    return _covered(found)[0].accuracy(_bounds_of_labelled(found).accuracy)
+    gaps = bin_gaps(sums)
+    return _covered(gaps)[0].accuracy(_bounds_of_labelled(gaps).accuracy)
 
 
-def _covered(found: BinGaps) -> tuple[_Part, float]:
+def _covered(gaps: BinGaps) -> tuple[_Part, float]:
     """The covered predictions, and their share."""
-    total, counted = float(found.served.sum()), float(found.counted.sum())
-    return _Part(found, found.counted / (counted or 1.0)), counted / total if total else 0.0
+    total, counted = float(gaps.served.sum()), float(gaps.counted.sum())
+    return _Part(gaps, gaps.counted / (counted or 1.0)), counted / total if total else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
     """What is counted in each bin, and its ``share`` (bins,) of all of that."""
 
-    found: BinGaps
+    gaps: BinGaps
     share: Floats
 
     @property
@@ -216,32 +211,32 @@ class _Part:
 
     @property
     def design_effect(self) -> float:
-        alone = float(self.share**2 @ self.found.gap_noise.independent)
-        return max(self._variance(self.found.gap_noise) / alone, 1.0) if alone > 0 else math.nan
+        alone = float(self.share**2 @ self.gaps.gap_noise.independent)
+        return max(self._variance(self.gaps.gap_noise) / alone, 1.0) if alone > 0 else math.nan
 
     @property
     def effective(self) -> float:
         if self.empty:
             return 0.0
         on = self.share > 0
-        alone = self.found.effective[on] * self.found.gap_noise.inflation
+        alone = self.gaps.effective[on] * self.gaps.gap_noise.inflation
         return 1 / float((self.share[on] ** 2 / alone).sum()) / self.design_effect
 
     @property
     def effect(self) -> float:
-        if not self.found.groups:
+        if not self.gaps.groups:
             return 1.0
-        few = student_quantile(0.95, max(self.found.groups - 1, 1)) / quantile_of(0.95)
+        few = student_quantile(0.95, max(self.gaps.groups - 1, 1)) / quantile_of(0.95)
         return self.design_effect * few**2
 
     def accuracy(self, allowed: tuple[float, float]) -> Number:
         # Where few predictions are wrong, the true number may be larger than seen, but hardly smaller.
-        lean = np.nan_to_num(2 * self.found.accuracy - 1)
-        return self.number(self.found.accuracy, self.found.accuracy_noise, -lean, least=0.0, allowed=allowed)
+        lean = np.nan_to_num(2 * self.gaps.accuracy - 1)
+        return self.number(self.gaps.accuracy, self.gaps.accuracy_noise, -lean, least=0.0, allowed=allowed)
 
     def gap(self, allowed: tuple[float, float]) -> Number:
-        lean = np.nan_to_num(2 * self.found.accuracy - 1)
-        return self.number(self.found.gap, self.found.gap_noise, lean, least=-1.0, allowed=allowed)
+        lean = np.nan_to_num(2 * self.gaps.accuracy - 1)
+        return self.number(self.gaps.gap, self.gaps.gap_noise, lean, least=-1.0, allowed=allowed)
 
     def number(
         self,
@@ -260,17 +255,17 @@ class _Part:
         """
         if self.empty:
             return NOT_KNOWN
-        on, found = self.share > 0, self.found
+        on, gaps = self.share > 0, self.gaps
         value, variance = _within(_mean(means, self.share), *allowed), self._variance(noise)
         # It is chance as well how many predictions fall into each bin.
-        drawn = self.share[on] / found.served.sum() * noise.inflation
-        if found.weighed_by == "labels":
-            drawn = self.share[on] ** 2 / found.effective[on]
+        drawn = self.share[on] / gaps.served.sum() * noise.inflation
+        if gaps.weighed_by == "labels":
+            drawn = self.share[on] ** 2 / gaps.effective[on]
         variance += float((drawn * (means[on] - value) ** 2).sum())
-        t, n = student_quantile(0.95, max(self._freedom(noise), 1.0)), np.maximum(found.effective, 1.0)
+        t, n = student_quantile(0.95, max(self._freedom(noise), 1.0)), np.maximum(gaps.effective, 1.0)
         moved = float((self.share**3 * np.diag(noise.covariance) * lean / n).sum()) / max(variance, 1e-300)
         half, shift = t * math.sqrt(variance + (t * moved / 2) ** 2), t * t * moved / 2
-        reach = (1 - least) * math.sqrt(math.log(2 / 0.05) / 2 * noise.inflation / found.served.sum())
+        reach = (1 - least) * math.sqrt(math.log(2 / 0.05) / 2 * noise.inflation / gaps.served.sum())
         low = max(value + shift - half, least, allowed[0] - reach)
         high = min(value + shift + half, 1.0, allowed[1] + reach)
         return Number(value, math.sqrt(variance), min(low, value), max(high, value))
@@ -279,9 +274,9 @@ class _Part:
         """The debiased ECE, and its value before it is clipped at 0."""
         if self.empty:
             return NOT_KNOWN, math.nan
-        on, noise = self.share > 0, self.found.gap_noise
+        on, noise = self.share > 0, self.gaps.gap_noise
         t = student_quantile(0.95, max(self._freedom(noise), 1.0))
-        seen = noisy_error(self.found.gap[on], noise.covariance[np.ix_(on, on)], self.share[on], z=t)
+        seen = noisy_error(self.gaps.gap[on], noise.covariance[np.ix_(on, on)], self.share[on], z=t)
         # The error of all bins is at least that of their mean, which is known better.
         size, below = abs(gap.value), gap.value - gap.low if gap.value > 0 else gap.high - gap.value
         value = max(seen.value, size) if size > below else seen.value
@@ -297,8 +292,8 @@ class _Part:
         """Degrees of freedom of the variance (Satterthwaite 1946)."""
         grouped = float(self.share @ noise.grouped @ self.share)
         rest = self.share**2 * np.diag(noise.covariance - noise.grouped)
-        doubt = float((rest**2 / np.maximum(self.found.effective, 1.0)).sum())
-        doubt += grouped**2 / max(self.found.groups - 1, 1)
+        doubt = float((rest**2 / np.maximum(self.gaps.effective, 1.0)).sum())
+        doubt += grouped**2 / max(self.gaps.groups - 1, 1)
         return self._variance(noise) ** 2 / doubt if doubt > 0 else math.inf
 
 
@@ -321,14 +316,14 @@ def _wilson(p: Floats, n: Floats) -> tuple[Floats, Floats]:
     return np.maximum(middle - half, 0), np.minimum(middle + half, 1)
 
 
-def _rows(found: BinGaps) -> tuple[BinRow, ...]:
-    edges = np.linspace(0, 1, len(found.served) + 1)
-    noise = found.gap_noise
+def _rows(gaps: BinGaps) -> tuple[BinRow, ...]:
+    edges = np.linspace(0, 1, len(gaps.served) + 1)
+    noise = gaps.gap_noise
     alone = np.maximum(noise.independent, 1e-18)
-    effective = found.effective * noise.inflation / np.maximum(np.diag(noise.covariance) / alone, 1.0)
-    low, high = _wilson(found.accuracy, effective)
-    counted = found.served, found.labels, found.effective, found.confidence, found.accuracy
-    columns = (edges[:-1], edges[1:], *counted, low, high, found.covered, found.counted, found.calibrated)
+    effective = gaps.effective * noise.inflation / np.maximum(np.diag(noise.covariance) / alone, 1.0)
+    low, high = _wilson(gaps.accuracy, effective)
+    counted = gaps.served, gaps.labels, gaps.effective, gaps.confidence, gaps.accuracy
+    columns = (edges[:-1], edges[1:], *counted, low, high, gaps.covered, gaps.counted, gaps.calibrated)
     return tuple(BinRow(*row) for row in zip(*(one.tolist() for one in columns), strict=True))
 
 
@@ -366,21 +361,21 @@ def _bounds_of_covered(accuracy: tuple[float, float], coverage: float, confidenc
     return _bounds(coverage * low, coverage * high + 1 - coverage, confidence, unseen=1 - coverage)
 
 
-def _bounds_of_labelled(found: BinGaps) -> Bounds:
+def _bounds_of_labelled(gaps: BinGaps) -> Bounds:
     """Bound with every unlabelled prediction wrong, or right: labels may be missing for any reason."""
-    confidence, total = _mean(found.said, found.served), float(found.served.sum())
-    if found.weighed_by == "labels" or not total:
+    confidence, total = _mean(gaps.said, gaps.served), float(gaps.served.sum())
+    if gaps.weighed_by == "labels" or not total:
         return _bounds(0.0, 1.0, confidence, unseen=1.0)
-    labels, right = float(found.labels.sum()), float(found.known.sum())
+    labels, right = float(gaps.labels.sum()), float(gaps.known.sum())
     return _bounds(right / total, 1 - (labels - right) / total, confidence, unseen=1 - labels / total)
 
 
-def _ece_bounds(found: BinGaps) -> tuple[float, float]:
+def _ece_bounds(gaps: BinGaps) -> tuple[float, float]:
     """Bound the ECE of all predictions likewise, bin by bin."""
-    on = found.served > 0
-    if found.weighed_by == "labels" or not on.any():
+    on = gaps.served > 0
+    if gaps.weighed_by == "labels" or not on.any():
         return 0.0, 1.0
-    served, labels, right, said = (one[on] for one in (found.served, found.labels, found.known, found.said))
+    served, labels, right, said = (one[on] for one in (gaps.served, gaps.labels, gaps.known, gaps.said))
     over, under = said - right / served, said - 1 + (labels - right) / served
     least = np.maximum(np.maximum(under, -over), 0.0)
     return _mean(least, served), _mean(np.maximum(np.abs(over), np.abs(under)), served)

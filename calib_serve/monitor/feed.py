@@ -22,7 +22,9 @@ from calib_serve.receipts import DAY, SKEW, Version
 
 log = logging.getLogger(__name__)
 
-_MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more
+ITEMS_A_TRANSACTION = 5_000
+"""Labels that are fed, or items that waited for their version, at once: others wait for no more."""
+
 _LEARN_EVERY = 60.0  # seconds between two times that a version's maturity is learned
 _DETECTOR = "detector"
 
@@ -112,9 +114,9 @@ class DriftFeed:
             ready = self._ready()
             for at in range(0, len(ready), VERSIONS_A_TRANSACTION):
                 with self._ledger.transaction():
-                    more = [v for v in ready[at : at + VERSIONS_A_TRANSACTION] if self._step(v) == _MOST]
+                    more = [v for v in ready[at : at + VERSIONS_A_TRANSACTION] if self._step(v)]
                 for version in more:
-                    while self._step(version) == _MOST:
+                    while self._step(version):
                         pass
         except Exception as error:
             self.trouble = f"drift detection waits: {error}"
@@ -160,9 +162,9 @@ class DriftFeed:
         """Add ``work`` to the thread, every so many seconds."""
         self._also.append((work, every))
 
-    def start(self, *, every: float = 1.0) -> None:
-        """Tick every so many seconds from now on, in a thread, until ``stop``."""
-        self._thread = threading.Thread(target=self._run, args=(every,), name="calib-drift", daemon=True)
+    def start(self) -> None:
+        """Tick from now on, in a thread, until ``stop``."""
+        self._thread = threading.Thread(target=self._run, name="calib-drift", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -171,9 +173,9 @@ class DriftFeed:
         if self._thread.is_alive():
             self._thread.join(10.0)
 
-    def _run(self, every: float) -> None:
+    def _run(self) -> None:
         due = [time.monotonic() + seconds for _, seconds in self._also]
-        rest = every
+        rest = 1.0
         while not self._stop.wait(rest):
             began = time.thread_time()
             try:
@@ -187,19 +189,20 @@ class DriftFeed:
             except Exception as error:  # tried again at the next tick
                 if not self._stop.is_set():
                     log.error("drift detection waits: %s", error)
-            rest = self._rest(every, took=time.thread_time() - began)
+            rest = self._rest(time.thread_time() - began)
 
-    def _rest(self, every: float, *, took: float) -> float:
-        """Seconds until the next tick: longer after a long one, so that many labels are fed at once.
+    def _rest(self, took: float) -> float:
+        """Seconds until the next tick: 1, and more after a long one, so that many labels are fed at once.
 
         That costs less: whatever the number of labels, a version's detector is read and written once a tick.
         """
         learned = (seconds for seconds, _ in list(self._learned.values()) if math.isfinite(seconds))
         wait = min(learned, default=0.0) if self._given is None else self._given
         # The thread takes 1 % of a core, where labels may wait so long: 5 s, or a tenth of their own time.
-        return max(every, min(took / 0.01, max(5.0, 0.1 * wait)))
+        return max(1.0, min(took / 0.01, max(5.0, 0.1 * wait)))
 
-    def _step(self, version: Version) -> int:
+    def _step(self, version: Version) -> bool:
+        """Feed some labels of a version; whether more may wait."""
         maturity, now = self.maturity(version), self._clock()
         # Waiting labels may be dated ahead of this clock, by other hosts' clocks.
         until = math.inf
@@ -207,7 +210,7 @@ class DriftFeed:
             until = max(now - maturity.seconds, self._labelled_until(version, maturity))
             self._tried[version] = until = self._whole_groups(version, until, maturity)
         with self._ledger.transaction():
-            rows = self._ledger.take_waiting(version, until=until, most=_MOST)
+            rows = self._ledger.take_waiting(version, until=until, most=ITEMS_A_TRANSACTION)
             if rows:
                 if any(row.group for row in rows):
                     self._grouped.add(version)
@@ -216,7 +219,7 @@ class DriftFeed:
                     self._feed(version, fed, self._detector(), now)
                 for follower in self._followers:
                     follower.feed(version, fed, now=now)
-        return len(rows)
+        return len(rows) == ITEMS_A_TRANSACTION
 
     def _whole_groups(self, version: Version, until: float, maturity: Maturity) -> float:
         """The time until which predictions are fed: with groups in steps, so that no group is torn."""

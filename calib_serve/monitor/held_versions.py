@@ -12,11 +12,10 @@ from typing import Any
 
 from calib_serve.core.errors import InputError, Refused
 from calib_serve.ledger import Held, Intake, Ledger
+from calib_serve.monitor.feed import ITEMS_A_TRANSACTION
 from calib_serve.receipts import Carried, Key, ServedSums, Sums, Version
 
 log = logging.getLogger(__name__)
-
-_RELEASED = 5_000  # items that are counted in one transaction, so that others wait for no more
 
 
 class HeldVersions:
@@ -58,14 +57,14 @@ class HeldVersions:
         """Count what waits for versions that are known by now, as when it came."""
         for version in self._ledger.held():
             release = functools.partial(self._released, version)
-            while version in models and self._ledger.database.again(release) == _RELEASED:
+            while version in models and self._ledger.database.again(release):
                 pass
 
-    def _released(self, version: Version) -> int:
-        """Count some of the items that wait for a version; return their number."""
+    def _released(self, version: Version) -> bool:
+        """Count some of the items that wait for a version; whether more may wait."""
         with self._ledger.transaction():
             # Taken out and counted in one transaction: a crash leaves it waiting.
-            rows = self._ledger.take_held(version, most=_RELEASED)
+            rows = self._ledger.take_held(version, most=ITEMS_A_TRANSACTION)
             told = [json.loads(row.content) for row in rows]
             of_labels = [i for i, row in enumerate(rows) if row.kind == "label"]
             served: dict[float, list[ServedSums]] = defaultdict(list)
@@ -79,7 +78,7 @@ class HeldVersions:
                 at=[rows[i].came_at for i in of_labels],
             )
             self._ledger.add_dated((self._count(some), time) for time, some in served.items())
-        return len(rows)
+        return len(rows) == ITEMS_A_TRANSACTION
 
     def give_up(self) -> None:
         """Drop what waited a day for its version; the loss is counted and logged."""

@@ -12,7 +12,6 @@ from calib_serve.metrics import TOLERANCE, Cells, Verdict, conclude, direction, 
 from calib_serve.monitor._bin_gaps import LEAST
 from calib_serve.monitor.estimates import Estimates
 
-_COVERED = 0.9  # share of predictions that "calibrated" must speak of
 _WAYS = ("overconfident", "underconfident", "too sure in some ranges and not in others")
 _WAYS_OF_EVENT = ("too high", "too low", "too high in some ranges and too low in others")
 
@@ -53,7 +52,8 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event
     if event:
         came = e.accuracy.value
         tolerance = held_to(tolerance, came, e.labels)
-    within = min(tolerance / e.coverage, 0.999) if e.coverage < _COVERED else tolerance
+    covers = e.coverage >= 0.9  # "calibrated" must speak of as many predictions
+    within = tolerance if covers else min(tolerance / e.coverage, 0.999)
     cells = finest(lambda count: _cells(e, count), within)
     what = f"P({event})" if event else "the predicted class's confidence"
     said = f"{direction(cells, _WAYS_OF_EVENT if event else _WAYS)}, on average {points(cells.error)} off"
@@ -65,7 +65,7 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event
         risk=0.003,  # three standard errors, as it is looked at often
     )
     found = replace(found, reasons=(*_why(e, event), *found.reasons), do=_LIVE.get(found.level, found.do))
-    if found.level != "calibrated" or e.coverage >= _COVERED:
+    if found.level != "calibrated" or covers:
         return found
     says = f"No error found, but labels cover only {100 * e.coverage:.0f} % of the predictions."
     return replace(found, level="no_error_found", headline=says, do=("Label some of all confidences.",))

@@ -34,17 +34,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.arrays import Floats, finite
-from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.errors import InputError
 from calib_serve.core.text import signed_points
 from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
-from calib_serve.monitor.bets import MeanBets, units
+from calib_serve.monitor.bets import ALPHA, MeanBets, units
+from calib_serve.monitor.state_format import FORMAT, check_state
 from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
 
-
-ALPHA = 0.05
-"""The chance, over all times, that a shadow is called what it is not: of each verdict."""
 
 MARGIN = 0.01
 """The share of the served log score that a shadow which is "no worse" may lose."""
@@ -54,7 +52,6 @@ LESS_RIGHT = 0.005
 
 _CUT = 0.01  # confidences nearer to 0 or 1 count as this near
 _MOST_SCORE = -math.log(_CUT)
-_FORMAT = 1
 _KIND = "shadow"
 _NUMBERS = ("labels", "weight", "gained", "righter", "units", "unit_weight", "chance")
 _BETS = ("gain", "margin", "right")
@@ -165,23 +162,20 @@ class ShadowTest:
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             **{name: getattr(self, name) for name in _NUMBERS},
             "since": finite(self.since),
             **{name: getattr(self, name).flat() for name in _BETS},
         }
 
     @classmethod
-    def of(cls, told: object) -> ShadowTest:
+    def of(cls, told: Any) -> ShadowTest:
         """Rebuild a test from ``as_dict``; InputError for anything else, or an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
         try:
-            if not isinstance(told, dict) or (found := int(told["format"])) < _FORMAT:
-                raise InputError(f"not the state of a shadow's test in format {_FORMAT}")
-            if found > _FORMAT:
-                raise LedgerError(f"a shadow's test {of_a_newer(found, reads=_FORMAT)}")
+            check_state(told, "a shadow's test")
             numbers = {name: float(told[name]) for name in _NUMBERS}
             bets = {name: MeanBets.from_flat(told[name]) for name in _BETS}
             since = math.nan if told["since"] is None else float(told["since"])

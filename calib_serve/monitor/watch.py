@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
-from calib_serve.core.options.servers import DriftOptions, WatchOptions
+from calib_serve.core.options.servers import WatchOptions
 from calib_serve.ledger import Binding, Intake, Ledger, PredictionIds
 from calib_serve.monitor.admission import Admission
 from calib_serve.monitor.budgets import Budgets
@@ -38,7 +38,7 @@ from calib_serve.monitor.checks import (
     samples_check,
 )
 from calib_serve.monitor.contracts.states import ClauseState, ContractFollower, contract_states
-from calib_serve.monitor.drift.detector import TOLERANCE, Detector
+from calib_serve.monitor.drift.detector import Detector
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.monitor.held_versions import HeldVersions
 from calib_serve.monitor.incidents import Incident
@@ -76,8 +76,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-_OBSERVE_EVERY = 600.0  # seconds between looks of label budgets at what was served, and at what waits
 
 
 @dataclass
@@ -140,7 +138,7 @@ class Watch:
         *,
         models: Mapping[Version, Watched],
         detector: Callable[[], Detector] | None = Detector,
-        tolerance: float = TOLERANCE,
+        tolerance: float = WatchOptions.tolerance,
         ttl: float = WatchOptions.ttl_days * DAY,
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
@@ -156,7 +154,7 @@ class Watch:
         if isinstance(keyring, LiveKeyring):
             keyring.failed = lambda: self.counts.errors.update(["keyring"])
         self._clock = ledger.time.now
-        self._tolerance = tolerance or TOLERANCE  # a detector may have none, a verdict not
+        self._tolerance = tolerance or WatchOptions.tolerance  # a detector may have none, a verdict not
         self._lock, self.ids = threading.RLock(), PredictionIds(ledger)
         self._contracts = ContractFollower(ledger)
         self.feed = DriftFeed(
@@ -191,8 +189,8 @@ class Watch:
         self.refresh_versions()
         self._budgets.observe()
         self.feed.also(self.refresh_versions, every=2.0)
-        self.feed.also(self._budgets.observe, every=_OBSERVE_EVERY)
-        self.feed.also(self.held.give_up, every=_OBSERVE_EVERY)
+        self.feed.also(self._budgets.observe, every=600.0)
+        self.feed.also(self.held.give_up, every=600.0)
         options = {
             "--maturity": "auto" if maturity is None else f"{maturity:g}s",
             "--segments": str(segments) if isinstance(segments, int) else ",".join(sorted(segments)),
@@ -234,7 +232,6 @@ class Watch:
                 LedgerError for files that cannot be used.
         """
         options = changed(options or WatchOptions(), keywords, cls.open)
-        drift = DriftOptions(arl=options.arl, tolerance=options.tolerance, block=options.block)
         ring, samples, policy = options.keyring, options.samples, options.label_budget or None
         if isinstance(policy, str):
             parse_policy(policy)
@@ -253,7 +250,13 @@ class Watch:
                 ring,
                 book,
                 models=watched,
-                detector=functools.partial(Detector, drift, bins=book.bins),
+                detector=functools.partial(
+                    Detector,
+                    arl=options.arl,
+                    tolerance=options.tolerance,
+                    block=options.block,
+                    bins=book.bins,
+                ),
                 tolerance=options.tolerance,
                 ttl=ttl,
                 maturity=maturity,
@@ -292,11 +295,6 @@ class Watch:
         except LedgerError as error:  # it is registered, and the next refresh counts what waits
             logger.error("%s %s is named; what waits for it is counted later: %s", *version, error)
 
-    def set_versions(self, models: Mapping[Version, Watched]) -> None:
-        """Count predictions and labels of these versions from now on, in place of those given before."""
-        self._known.given = dict(models)
-        self.refresh_versions()
-
     def refresh_versions(self) -> None:
         """Look for newly registered versions, and count the predictions and labels that wait for them."""
         known = self._known.by_now()
@@ -310,12 +308,6 @@ class Watch:
             self._contracts.contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
             self.intake.set_versions({v: watched.classes for v, watched in models.items()}, slices)
             self._budgets.know(models)
-            for (model, version), contract in self._contracts.contracts.items():
-                if (model, version) not in self.models and len(contract.watched) < len(contract.clauses):
-                    logger.warning(
-                        "%s %s: its contract has clauses of an earlier version, which nothing watches",
-                        *(model, version),
-                    )
             self.models = self._admission.models = dict(models)
 
     def _check_versions(self) -> None:

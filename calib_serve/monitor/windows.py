@@ -26,9 +26,6 @@ from calib_serve.monitor.estimates import Estimates, estimate
 from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
 
-AUTO = "auto"
-"""Learn it."""
-
 WINDOWS: Mapping[str, float] = {
     "5m": 300.0,
     "1h": 3600.0,
@@ -118,7 +115,7 @@ def parse_maturity(text: str | float | None) -> float | None:
     >>> parse_maturity("6h"), parse_maturity("auto")
     (21600.0, None)
     """
-    if text is None or text == AUTO:
+    if text is None or text == "auto":
         return None
     if not isinstance(text, str):
         return float(text)

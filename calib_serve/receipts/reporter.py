@@ -270,7 +270,7 @@ class Reporter:
             InputError: Without an artifact, or where its contract does not say what may be acted on.
         """
         contract = None if self.artifact is None else self.artifact.contract
-        if contract is None or not contract.has_acts:
+        if contract is None:
             raise InputError(
                 "no contract says what may be acted on: give the reporter an artifact that has one, set with "
                 "calib-serve contract set"

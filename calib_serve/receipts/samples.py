@@ -42,7 +42,6 @@ class LabelledSamples:
         labels: Class ids (n,).
         times: When each was predicted (n,), in seconds since 1970.
         predictions: Number of predictions that were read, before joining.
-        labels_seen: Number of labels that were read, before joining.
         damaged: Number of shards that could not be read.
     """
 
@@ -50,7 +49,6 @@ class LabelledSamples:
     labels: NDArray[np.int64]
     times: NDArray[np.float64]
     predictions: int
-    labels_seen: int
     damaged: int
 
 
@@ -277,7 +275,6 @@ def read_samples(
         np.array([labels[nonce] for nonce in joined], np.int64),
         np.array([rows[nonce][0] for nonce in joined]),
         len(rows),
-        len(labels),
         damaged,
     )
 

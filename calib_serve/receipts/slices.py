@@ -104,7 +104,7 @@ class Slices:
     ) -> None:
         self._contracts = dict(contracts or {})
         self._clauses: dict[Version, dict[Clause, Key]] = {
-            version: {one: Key(*version, one.id, "clause") for one in contract.watched}
+            version: {one: Key(*version, one.id, "clause") for one in contract.clauses}
             for version, contract in self._contracts.items()
         }
         self._few = {version for version, count in counts.items() if count <= classes}
@@ -158,9 +158,7 @@ class Slices:
         own, contract = self._clauses[of], self._contracts[of]
         return tuple(own[one] for one in contract.counts(confidence, predicted, segment))
 
-    def of_label(
-        self, receipt: Receipt, *, segment: str = "", source: str = "", label: int | None = None
-    ) -> tuple[Key, ...]:
+    def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
         """The slices of a receipt's label.
 
         Clauses go by the receipt alone, as what was acted on did: a label takes no prediction out of a
@@ -171,7 +169,6 @@ class Slices:
             segment: Segment that the label names, for receipts that name none; labels alone take at most half
                 of the places that segments have.
             source: Name of its sender, whose slice is among them; empty: not known.
-            label: True class id, whose slice is among them where another was predicted.
         """
         of = (receipt.model, receipt.version)
         if not receipt.segment:  # whoever sends labels must not take the places of what is served
@@ -184,8 +181,6 @@ class Slices:
             group=receipt.group,
         )
         keys = (*keys, *self._counting(of, receipt.predicted, receipt.confidence, receipt.segment))
-        if label not in (None, receipt.predicted) and of in self._few:
-            keys = (*keys, Key(*of, str(label), "truth"))
         if not source:
             return keys
         return (*keys, Key(*of, self._sources.under(of, source), "source"))

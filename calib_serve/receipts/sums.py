@@ -19,7 +19,7 @@ At = TypeVar("At", bound=Hashable)
 Version = tuple[str, str]
 """(model, version)."""
 
-Kind = Literal["segment", "class", "truth", "group", "source", "clause"]
+Kind = Literal["segment", "class", "group", "source", "clause"]
 """How predictions are sliced: by the segment they name ("" for none), which makes up all of them; by the
 predicted class; labels of wrong ones by the true class; by random groups of the groups that they name; labels
 by the source that sent them; and by the clauses of the contract that count them."""

@@ -120,7 +120,7 @@ def row_decisions(
     elif abstain_below is not None:
         below = (p.max(axis=1) < abstain_below).tolist()
     acts: Sequence[Any] = [None] * len(p)
-    if artifact.contract is not None and artifact.contract.has_acts:
+    if artifact.contract is not None:
         acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
     named = [None] * len(p) if artifact.choice is None else artifact.choice.names(p)
     return [RowDecisions(*one) for one in zip(sets, below, acts, named, strict=True)]

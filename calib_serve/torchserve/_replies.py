@@ -102,7 +102,7 @@ def columns(options: ModelOptions, artifact: Artifact) -> Columns:
         column("set", "BOOL", lambda one: _insides(one.decisions, artifact.classes))
     if artifact.abstain is not None or options.abstain_below is not None:
         column("abstain", "BOOL", lambda one: one.decisions.abstain)
-    if artifact.contract is not None and artifact.contract.has_acts:
+    if artifact.contract is not None:
         column("act", "BOOL", lambda one: one.decisions.act)
     if artifact.choice is not None:
         column("decision", "BYTES", lambda one: one.decisions.decision)

@@ -4,11 +4,11 @@ from calib_serve.web.app import create_app as create_app
 from calib_serve.web.bodies import Full as Full
 from calib_serve.web.bodies import TooLarge as TooLarge
 from calib_serve.web.bodies import Waiting as Waiting
+from calib_serve.web.guard import LOOPBACK as LOOPBACK
 from calib_serve.web.guard import NO_CORRECTIONS as NO_CORRECTIONS
 from calib_serve.web.guard import Guard as Guard
 from calib_serve.web.guard import allowed_hosts as allowed_hosts
 from calib_serve.web.guard import may_correct as may_correct
-from calib_serve.web.guard import tokens_and_hosts as tokens_and_hosts
 from calib_serve.web.limits import Limits as Limits
 from calib_serve.web.monitoring.files import PARTS as PARTS
 from calib_serve.web.monitoring.files import WINDOWS as WINDOWS

@@ -189,10 +189,10 @@ class _Routes:
     ) -> None:
         self._watch, self._registry, self._collector = watch, registry, collector
         self._bodies = Waiting(Limits.WAITING, most=Limits.LARGEST)
-        self._gate = Gate(watch, most=Limits.WAITING)
+        self._gate = Gate(watch)
         # What counts never waits for what looks, which holds so many of the ledger's connections at most.
-        self._looks = Gate(watch, most=Limits.WAITING, at_once=4)
-        self._scrapes = Gate(watch, most=Limits.WAITING, at_once=2)
+        self._looks = Gate(watch, at_once=4)
+        self._scrapes = Gate(watch, at_once=2)
         self._ledger: tuple[float, LedgerOut | None] = (-math.inf, None)
 
     async def predictions(self, request: Request) -> Response:

@@ -42,13 +42,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Gate:
-    """At most ``most`` requests of ``watch`` at work or in line; ``at_once`` are at work.
+    """At most ``Limits.WAITING`` requests of ``watch`` at work or in line; ``at_once`` are at work.
 
     By default they are parsed and counted one by one: a file of SQLite has one writer.
     """
 
-    def __init__(self, watch: Watch, *, most: int, at_once: int = 1) -> None:
-        self._counts, self._waiting, self._at_once = watch.counts, Waiting(most), at_once
+    def __init__(self, watch: Watch, *, at_once: int = 1) -> None:
+        self._counts, self._waiting, self._at_once = watch.counts, Waiting(Limits.WAITING), at_once
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, work: Callable[[], Result], *, batch: Batch | None = None) -> Result:

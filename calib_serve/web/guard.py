@@ -17,7 +17,6 @@ from fastapi.security import (
 from starlette.responses import JSONResponse
 
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.servers import WebOptions
 from calib_serve.web.tokens import Scope, Token, TokenFile, Tokens, find
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -166,21 +165,27 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+def _token(request: Request) -> Token | None:
+    """The token of a request; None where the server asks for none."""
+    token: Token | None = getattr(request.state, "token", None)
+    return token
+
+
 def source_of(request: Request) -> str:
     """The name of the request's token; "" where the server asks for none."""
-    token: Token | None = getattr(request.state, "token", None)
+    token = _token(request)
     return "" if token is None else token.name
 
 
 def id_source(request: Request) -> str | None:
     """The source of predictions that a request may label by their ids; None: any source."""
-    token: Token | None = getattr(request.state, "token", None)
+    token = _token(request)
     return None if token is None or "ids" in token.scopes else token.name
 
 
 def may_correct(request: Request) -> bool:
     """Whether a request may put labels in the place of others."""
-    token: Token | None = getattr(request.state, "token", None)
+    token = _token(request)
     return (token is None or "correct" in token.scopes) and request.url.query != NO_CORRECTIONS
 
 
@@ -213,18 +218,3 @@ def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tup
         if one != "*" and (not plain or plain not in (_name(plain), _name(f"[{plain}]"))):
             raise InputError(f"a host is a name without a port, such as ml.example.com, got {one[:80]!r}")
     return ("*",) if guarded and not named else (*LOOPBACK, *named)
-
-
-def tokens_and_hosts(
-    options: WebOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
-) -> tuple[Tokens, Sequence[str]]:
-    """The tokens and host names as given, else as options name them.
-
-    Args:
-        options: Options of a command.
-        tokens: Tokens, or a file of them.
-        hosts: Host names to answer to.
-    """
-    if options.token_file is not None and not isinstance(tokens, TokenFile) and not tokens:
-        tokens = TokenFile(options.token_file)
-    return tokens, hosts or allowed_hosts(LOOPBACK[0], guarded=False, named=options.allowed_hosts)

@@ -62,24 +62,16 @@ class _Shown:
 
 
 class _Look(NamedTuple):
-    """The version, segment and window in view; ``at`` is the address of another view."""
+    """The version, segment and window in view, and its address."""
 
     model: str
     version: str
     segment: str
     window: str
 
-    def at(
-        self,
-        *,
-        model: str | None = None,
-        version: str | None = None,
-        segment: str | None = None,
-        window: str | None = None,
-    ) -> str:
-        other = {"model": model, "version": version, "segment": segment, "window": window}
-        other = {name: value for name, value in other.items() if value is not None}
-        return f"?{urlencode({**self._asdict(), **other})}"
+    @property
+    def address(self) -> str:
+        return f"?{urlencode(self._asdict())}"
 
 
 def render_page(
@@ -315,7 +307,7 @@ def _alarms(incidents: Sequence[Incident], look: _Look) -> list[Cell]:
 
 
 def _href(look: _Look, version: Version) -> str:
-    return look.at(model=version[0], version=version[1], segment="")
+    return look._replace(model=version[0], version=version[1], segment="").address
 
 
 def _incidents(found: Sequence[Incident]) -> Table:
@@ -377,7 +369,7 @@ def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[
     found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
     rows = []
     for name, sums in found:
-        href = look.at(segment=name) if kind == "segment" else ""
+        href = look._replace(segment=name).address if kind == "segment" else ""
         called = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
         first = Cell(called, href=href, current=bool(href) and name == look.segment)
         rows.append([first, *_cells(_Shown.of(sums, window))])

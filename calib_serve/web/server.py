@@ -9,32 +9,28 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from calib_serve.core.errors import InputError, ServerError
-from calib_serve.core.options.base import changed
-from calib_serve.core.options.servers import ListenOptions
-from calib_serve.core.process import interruptible
-from calib_serve.web.limits import Limits
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.core.options.keywords import ListenKeywords
+from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from calib_serve.core.errors import InputError, ServerError
+from calib_serve.core.options.servers import ListenOptions
+from calib_serve.core.process import interruptible
+from calib_serve.web.limits import Limits
 
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
 def serve_app(
     app: App,
-    options: ListenOptions | None = None,
     *,
+    host: str = ListenOptions.host,
+    port: int = ListenOptions.port,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
     started: Callable[[int], object] | None = None,
-    **keywords: Unpack[ListenKeywords],
 ) -> None:
     """Serve an ASGI app and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
@@ -44,21 +40,22 @@ def serve_app(
 
     Args:
         app: An ASGI app, such as ``create_app`` returns.
-        options: A ``ListenOptions``; keywords replace its fields.
+        host: Address to listen on.
+        port: Port to listen on.
+        tls_cert: Certificate with its chain, PEM: serve by TLS.
+        tls_key: The certificate's key, PEM.
         started: Called once the app has started and listens, with the port: where 0 is asked for, a free one.
-        **keywords: Fields of ``ListenOptions``: ``host``, ``port``, ``tls_cert``, ``tls_key``.
 
     Raises:
         ServerError: Where the app does not start, or the port cannot be used.
         InputError: For a certificate, or options, that cannot be right.
     """
-    options = changed(options or ListenOptions(), keywords, serve_app)
-    cert, key = options.tls_cert, options.tls_key
-    context = None if cert is None or key is None else _tls(cert, key)
+    ListenOptions(host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)  # which checks them
+    context = None if tls_cert is None or tls_key is None else _tls(tls_cert, tls_key)
     config = uvicorn.Config(
         _ending(app),
-        host=options.host,
-        port=options.port,
+        host=host,
+        port=port,
         http=_Connection,
         ws="none",
         limit_concurrency=Limits.CONNECTIONS + 1,  # uvicorn refuses the one that reaches it

@@ -311,7 +311,6 @@ class ClauseOut(_Told):
     """A clause of the contract and how it stands: kept, broken or unknown; what is not known is null."""
 
     clause: Annotated[str, Field(description="its name")]
-    kind: Literal["act"]
     says: Annotated[str, Field(description="the promise in words")]
     promise: float
     above: Annotated[float, Field(description="the confidence from which it is made")]
@@ -334,7 +333,7 @@ class ClauseOut(_Told):
     def of(cls, one: ClauseState, class_names: Sequence[str] | None) -> ClauseOut:
         """The answer for a clause's state."""
         clause, told = one.clause, dict(vars(one))
-        told |= {name: getattr(clause, name) for name in ("kind", "promise", "above", "segment", "predicted")}
+        told |= {name: getattr(clause, name) for name in ("promise", "above", "segment", "predicted")}
         told |= {"clause": clause.name, "says": clause.says(class_names or ()), "per_seconds": clause.per}
         runs_out = told.pop("runs_out")
         burn = {window: BurnOut(**vars(each)) for window, each in told.pop("burn").items()}

@@ -38,12 +38,11 @@ def test_what_it_says_is_what_it_holds() -> None:
     found = Contract.read(WHOLE, ["ant", "bee", "cat"])
     day = 86_400.0
     assert found.clauses == (
-        Clause("act", 0.98, above=0.9, per=30 * day),
-        Clause("act", 0.99, above=0.95, per=7 * day, segment="de"),
-        Clause("act", 0.999, above=0.97, per=7 * day, predicted=2),
+        Clause(0.98, above=0.9, per=30 * day),
+        Clause(0.99, above=0.95, per=7 * day, segment="de"),
+        Clause(0.999, above=0.97, per=7 * day, predicted=2),
     )
     assert found.segments == ("de",)
-    assert found.has_acts
 
 
 def test_what_is_acted_on_meets_every_threshold_it_falls_under() -> None:
@@ -99,11 +98,8 @@ def test_arrays_of_other_shapes_are_refused(confidence: Any, predicted: Any, seg
         ("contract: 1\nact: " + "[" * 60 + "]" * 60, "nested deeper"),
         (f"contract: 1\n{ACT}\nnonsense: 1", "does not know 'nonsense'"),
         ("contract: 1\nact: {above: 0.9}", "has no accuracy"),
-        ("contract: 1\ncalibration: {error: 0.1, above: 0.9}", "does not know 'above'"),
-        (
-            f"contract: 1\n{ACT}\ncalibration: {{error: 0.1}}",
-            "nothing watches a clause 'calibration'",
-        ),
+        ("contract: 1\nact: {above: 0.9, accuracy: 0.98, error: 0.1}", "does not know 'error'"),
+        (f"contract: 1\n{ACT}\ncalibration: {{error: 0.1}}", "does not know 'calibration'"),
         ("contract: 1\nact: [0.9, 0.98]", "must be a mapping"),
         ("contract: 1\nact: {above: 0.9, accuracy: 98}", "0.98 means 98 %; got 98"),
         ("contract: 1\nact: {above: 0.9, accuracy: 1}", "not the ends"),
@@ -148,24 +144,23 @@ def test_a_text_that_is_a_name_and_an_id_is_the_name_only_in_quotes() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"kind": "acts"},
         {"predicted": True},
         {"predicted": 2**32},
         {"segment": None},
         {"segment": "de", "predicted": 1},
         {"promise": "much"},
         {"above": math.nan},
-        {"kind": "calibration", "above": 0.5},
+        {"above": 1.5},
     ],
 )
 def test_clauses_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        Clause(**{"kind": "act", "promise": 0.9, **wrong})
+        Clause(**{"promise": 0.9, **wrong})
 
 
 def test_a_clause_is_known_by_all_that_it_says() -> None:
-    one = Clause("act", 0.98, above=0.9)
-    assert one.id == Clause("act", np.float64(0.98), above=np.float64(0.9), per=2_592_000).id
+    one = Clause(0.98, above=0.9)
+    assert one.id == Clause(np.float64(0.98), above=np.float64(0.9), per=2_592_000).id
     changed: list[dict[str, Any]] = [
         {"promise": 0.97},
         {"above": 0.91},
@@ -184,10 +179,7 @@ names = st.text(
 numbers = st.floats(1e-12, 1, exclude_max=True)
 scopes = st.tuples(names, st.none()) | st.tuples(st.just(""), st.none() | st.integers(0, 3))
 clauses = st.builds(
-    lambda kind, promise, above, per, scope: Clause(
-        kind, promise, 0.0 if kind == "calibration" else above, float(per), *scope
-    ),
-    st.sampled_from(["act", "calibration", "coverage"]),
+    lambda promise, above, per, scope: Clause(promise, above, float(per), *scope),
     numbers,
     st.floats(0, 1),
     st.integers(3600, 3650 * 86_400),
@@ -204,12 +196,12 @@ def test_what_is_written_reads_the_same(found: list[Clause]) -> None:
 
 def test_it_is_for_the_classes_there_are_and_not_for_labels() -> None:
     with pytest.raises(CalibServeError, match="of class 3"):
-        replace(PLAIN, contract=Contract((Clause("act", 0.9, predicted=3),)))
+        replace(PLAIN, contract=Contract((Clause(0.9, predicted=3),)))
     with pytest.raises(CalibServeError, match="not for labels"):
         Artifact(
             (),
             method="none",
             classes=3,
             model={"outputs": "label_logits"},
-            contract=Contract((Clause("act", 0.9),)),
+            contract=Contract((Clause(0.9),)),
         )

@@ -37,8 +37,6 @@ PROBS = [
 CONTRACT = """
 contract: 1
 act: {above: 0.9, accuracy: 0.98}
-calibration: {error: 0.03, per: 7d}
-coverage: {above: 0.9, at_least: 0.7}
 segments:
   de: {act: {above: 0.95, accuracy: 0.99}}
 classes:

@@ -32,7 +32,7 @@ ARTIFACT = calib_serve.Artifact(
     (LogitMap.temperature(3.0),), method="temperature", classes=3, class_names=SCORES.class_names
 )
 SHIFTED = replace(ARTIFACT, steps=(InputShift(np.zeros(3)), *ARTIFACT.steps))
-OF_A_CLASS = Contract((Clause("act", 0.9, above=0.8, predicted=1),))
+OF_A_CLASS = Contract((Clause(0.9, above=0.8, predicted=1),))
 
 
 @pytest.fixture

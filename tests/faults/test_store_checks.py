@@ -23,7 +23,7 @@ from calib_serve.receipts.classes import Classes
 
 pytestmark = pytest.mark.store
 
-PROMISED = Contract((Clause("act", 0.9, above=0.8),))
+PROMISED = Contract((Clause(0.9, above=0.8),))
 ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 
 

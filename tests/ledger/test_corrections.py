@@ -24,13 +24,12 @@ V = ("m", "1")
 def sent(
     labels: Sequence[Label], *, source: str = "lab", delay: float = 60.0, replaces: bool = False
 ) -> list[Entry]:
-    """Labels in slices of every kind, the true class of wrong ones among them."""
+    """Labels in slices of every kind."""
     return [
         one._replace(
             replaces=replaces,
             slices=(
                 *one.slices,
-                *([] if one.label.correct else [Key(*V, str(one.label.label), "truth")]),
                 Key(*V, str(one.label.receipt.group % 32), "group"),
                 Key(*V, "promise", "clause"),
             ),

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from sizes import sized
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.monitor.bets import BETS, FRACTIONS, Evidence, MeanBets, share_bets, units
+from calib_serve.monitor.bets import BETS, Evidence, MeanBets, share_bets, units
 
 
 def evidence(x: np.ndarray, mean: float) -> float:
     """The log of the mixture of wealths, a product for each share."""
-    stakes = BETS / BETS.sum()
-    return math.log(sum(w * np.prod((1 + b * x) / (1 + b * mean)) for b, w in zip(BETS, stakes, strict=True)))
+    shares = 0.95 / 2 ** np.arange(6)
+    wealth = [b / shares.sum() * np.prod((1 + b * x) / (1 + b * mean)) for b in shares]
+    return math.log(sum(wealth))
 
 
 @pytest.mark.parametrize("mean", [-0.3, 0.0, 0.2])
@@ -89,9 +90,9 @@ def written_out(payoffs: np.ndarray, scale: float) -> float:
     waiting = [1.0] + [0.3 / math.sqrt(1 + n / 1000) for n in range(1, len(payoffs) + 1)]
     held = waiting[-1]
     for start in range(len(payoffs)):
-        stake = (waiting[start] - waiting[start + 1]) / len(FRACTIONS)
-        for fraction in FRACTIONS:
-            bet = min(fraction * scale, 0.9)
+        stake = (waiting[start] - waiting[start + 1]) / 9
+        for size in range(9):
+            bet = min(0.002 * 2**size * scale, 0.9)
             held += stake * math.prod(1 + bet * z for z in payoffs[start:])
     return held
 
@@ -109,7 +110,7 @@ def test_it_is_the_sum_over_all_starts_of_the_product_of_what_bets_win() -> None
 def test_batches_of_any_size_tell_the_same_and_a_store_keeps_all_of_it() -> None:
     rng = np.random.default_rng(1)
     z, r = rng.uniform(-1, 1.2, 5000), rng.uniform(0, 3, 5000)
-    whole, parts = Evidence.none().after(z, 0.7, weights=r), Evidence.none()
+    whole, parts = Evidence.none().after(z, 0.7, weights=r), Evidence.from_flat(Evidence.none().flat())
     for some in np.split(np.arange(5000), [1, 2, 700, 4999]):
         parts = Evidence.from_flat(parts.after(z[some], 0.7, weights=r[some]).flat())
     assert parts.flat() == pytest.approx(whole.flat(), rel=1e-9)

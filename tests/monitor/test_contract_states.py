@@ -24,7 +24,7 @@ pytestmark = pytest.mark.store
 
 V = ("pets", "1")
 RING = Keyring.new()
-ACT = Contract((Clause("act", 0.9, above=0.8),))
+ACT = Contract((Clause(0.9, above=0.8),))
 
 
 class Stream:
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_sums_of_a_reporter_that_has_not_the_contract_are_said(folder: Path) -> None:
-    stream = Stream(folder, Contract((Clause("act", 0.9, above=0.84),)))
+    stream = Stream(folder, Contract((Clause(0.9, above=0.84),)))
     for low, high, says in ((0.841, 0.86, None), (0.81, 0.86, "up over a threshold of the contract")):
         told = ServedSums(*V, 1, "", low, high, 2, low + high)
         assert stream.watch.served([told], time=stream.now, once=repr(low).encode()) == [None]
@@ -107,7 +107,7 @@ def test_broken_is_said_for_good_and_the_budget_runs_out(folder: Path) -> None:
 
 def test_labels_that_are_chosen_by_confidence_do_not_break_what_is_kept(folder: Path) -> None:
     """All of the unsure are looked at, and one in twenty of the others: labels are worse than predictions."""
-    stream = Stream(folder, Contract((Clause("act", 0.9, above=0.7),)))
+    stream = Stream(folder, Contract((Clause(0.9, above=0.7),)))
     for _ in range(5):
         c = stream.rng.choice([0.75, 0.99], 2000, p=[0.3, 0.7])
         y = stream.rng.random(2000) < np.where(c < 0.9, 0.78, 0.99)  # 92.7 % of all, 81 % of the labelled
@@ -138,16 +138,6 @@ def test_equal_labels_of_a_group_are_a_bet_whatever_rounds(folder: Path) -> None
         stream.serve(np.full(size, 0.9), np.ones(size), group=f"patient {size}")
         stream.serve(np.full(7, 0.95), np.ones(7), labelled=slice(3))
     assert stream.states[0].labels == 64
-
-
-def test_clauses_of_an_earlier_version_are_said_not_to_be_watched(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    clauses = (*ACT.clauses, Clause("calibration", 0.15), Clause("coverage", 0.5, above=0.9))
-    stream = Stream(folder, Contract(clauses))
-    stream.serve(np.full(50, 0.9), np.ones(50))
-    assert [one.clause for one in stream.states] == [*ACT.clauses]
-    assert "clauses of an earlier version, which nothing watches" in caplog.text
 
 
 def test_what_nobody_labels_is_left_open(folder: Path) -> None:
@@ -194,7 +184,7 @@ def test_another_promise_begins_anew_and_damage_is_said(
     stream = Stream(folder, ACT)
     stream.serve(np.full(50, 0.9), np.ones(50))
     stream.ledger.close()
-    other = Stream(folder, Contract((Clause("act", 0.8, above=0.8),)))
+    other = Stream(folder, Contract((Clause(0.8, above=0.8),)))
     assert (other.states[0].state, other.states[0].labels) == ("unknown", 0)
     assert other.states[0].why == "no label that is mature is of it"
     before = {one.name for one in other.ledger.states("clause", ("pets", "1"))}

@@ -22,7 +22,7 @@ CLASS = ShiftedClass(30, 0.9, 0.6, 2.5, predicted=2)
 def alarm(
     label: int, since: int, gap: float = 0.2, direction: str = "overconfident", **more: object
 ) -> Alarm:
-    facts = {"time": NOW - 1, "since_time": NOW - 60, "bins": (BIN,), "evidence": 1200.0, "threshold": 1000.0}
+    facts = {"since_time": NOW - 60, "bins": (BIN,), "evidence": 1200.0}
     return Alarm(
         label=label, since_label=since, direction=direction, gap=gap, **(facts | more),  # type: ignore[arg-type]
     )  # fmt: skip

@@ -84,7 +84,7 @@ def test_two_that_learn_it_at_once_count_what_was_held_once(watch: Watch, url: s
     signed = [RING.sign(model="m", version="2", predicted=0, confidence=0.6) for _ in range(50)]
     watch.predictions([ServedReceipt(one) for one in signed])
     other = Watch(RING, Ledger(url), models={V: Watched(Classes(3))})
-    watch.set_versions({V: Watched(Classes(3))})
+    watch.register_version(V, {"classes": 3})
     other.refresh_versions()
     assert served(watch) == (100, 0)
     other.close()

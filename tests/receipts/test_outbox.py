@@ -108,7 +108,7 @@ def test_what_is_added_up_before_it_is_sent_lies_in_the_bins_of_all_else(
 
 
 def test_sums_count_as_their_predictions_one_by_one_do(tmp_path: Path) -> None:
-    contract = Contract((Clause("act", 0.8, above=0.615),))
+    contract = Contract((Clause(0.8, above=0.615),))
     artifact = Artifact((LogitMap.temperature(1.0),), method="t", classes=3, contract=contract)
     pairs, segments = drawn(3000), ["north" if i % 3 else "south" for i in range(3000)]
     found = []

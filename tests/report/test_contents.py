@@ -145,7 +145,8 @@ P, Q = softmax(Z), softmax(Z / 2)
 
 
 def test_counts_are_as_many_rows_in_every_number() -> None:
-    counts = RNG.integers(0, 4, len(Y))
+    rng = np.random.default_rng(2)
+    counts = rng.integers(0, 4, len(Y))
     again = np.repeat(np.arange(len(Y)), counts)
     weighed = report((Q, Y), (P, Y), sample_weight=counts)
     rows = report((Q[again], Y[again]), (P[again], Y[again]))
@@ -161,7 +162,8 @@ def test_counts_are_as_many_rows_in_every_number() -> None:
 
 
 def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
-    weight = RNG.exponential(size=len(Y)) * np.where(Q.argmax(axis=1) == Y, 2.0, 0.5)
+    rng = np.random.default_rng(3)
+    weight = rng.exponential(size=len(Y)) * np.where(Q.argmax(axis=1) == Y, 2.0, 0.5)
     found = report((Q, Y), (P, Y), sample_weight=weight)
     side, bare = found.sides[1], report((Q, Y)).sides[0]
     assert side.metrics.accuracy.value > bare.metrics.accuracy.value + 0.1
@@ -173,9 +175,10 @@ def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
 
 
 def test_labels_weigh_too() -> None:
-    p = RNG.random((400, 4))
-    y = (RNG.random((400, 4)) < p).astype(int)
-    counts = RNG.integers(0, 3, 400)
+    rng = np.random.default_rng(4)
+    p = rng.random((400, 4))
+    y = (rng.random((400, 4)) < p).astype(int)
+    counts = rng.integers(0, 3, 400)
     again = np.repeat(np.arange(400), counts)
     weighed = report((p**0.9, y), (p, y), sample_weight=counts)
     rows = report(((p**0.9)[again], y[again]), (p[again], y[again]))
@@ -185,15 +188,17 @@ def test_labels_weigh_too() -> None:
 
 
 def test_a_report_of_labels_says_that_its_samples_are_those_of_the_fit_and_takes_no_groups() -> None:
-    p = RNG.random((400, 4))
-    y = (RNG.random((400, 4)) < p).astype(int)
+    rng = np.random.default_rng(5)
+    p = rng.random((400, 4))
+    y = (rng.random((400, 4)) < p).astype(int)
     assert report((p, y), own="they are those of the fit").verdict.level == "too_little"
     with pytest.raises(InputError, match="groups"):
         report((p, y), groups=np.arange(400) // 2)
 
 
 def test_weighed_samples_are_counted_as_rows_beside_what_they_are_worth() -> None:
-    weight = RNG.choice([0.5, 1.0, 2.5], len(Y))
+    rng = np.random.default_rng(6)
+    weight = rng.choice([0.5, 1.0, 2.5], len(Y))
     found = report((Q, Y), sample_weight=weight)
     worth = round(weight.sum() ** 2 / (weight**2).sum())
     assert found.worth == worth < len(Y)

@@ -27,9 +27,9 @@ def choosing(classes: int) -> Choice:
     return Choice(names, "cost", 0.5, costs=costs)
 
 
-ACTS = Contract((Clause("act", 0.9, above=0.45), Clause("act", 0.95, above=0.6, predicted=1)))
+ACTS = Contract((Clause(0.9, above=0.45), Clause(0.95, above=0.6, predicted=1)))
 """A contract that lets act from one confidence on, and of class 1 from another."""
-IN_SEGMENTS = Contract((*ACTS.clauses, Clause("act", 0.99, above=0.8, segment="nord")))
+IN_SEGMENTS = Contract((*ACTS.clauses, Clause(0.99, above=0.8, segment="nord")))
 """The same, with a segment where more is asked."""
 
 

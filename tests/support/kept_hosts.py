@@ -31,7 +31,7 @@ from calib_serve.receipts.sums import Sums
 
 KEPT = Path(__file__).parents[1] / "kept" / "host"
 V = ("pets", "1")
-CONTRACT = Contract((Clause("act", 0.8, above=0.7), Clause("calibration", 0.1)))
+CONTRACT = Contract((Clause(0.8, above=0.7),))
 START = 1_790_000_000.0
 TAG = bytes.fromhex("0a1b2c3d")
 BATCH = [

@@ -70,7 +70,7 @@ def watch(folder: Path) -> None:
     from calib_serve.web.exporter import export
 
     ledger = Ledger(folder / "watch.db")
-    contract = Contract((Clause("act", 0.9, above=0.5),))
+    contract = Contract((Clause(0.9, above=0.5),))
     watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), contract)
     models = {(MODEL, VERSION): watched, (MODEL, "2"): Watched(Classes(3))}
     models[MODEL, "3"] = Watched(Classes(3), contract=contract)

@@ -32,7 +32,7 @@ from calib_serve.torchserve import pack, pack_around, recalibrated, same_model
 pytestmark = pytest.mark.server
 
 V = ("shadowed", "1.0")
-CONTRACT = Contract((Clause("act", 0.5, above=0.6),))
+CONTRACT = Contract((Clause(0.5, above=0.6),))
 SERVED = temperature_artifact(2.0, contract=CONTRACT)
 SHADOW = temperature_artifact(0.5)
 X = inputs(60, seed=3)

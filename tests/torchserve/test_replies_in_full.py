@@ -137,7 +137,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> None:
-    contract = Contract((Clause("act", 0.9, above=0.42),))
+    contract = Contract((Clause(0.9, above=0.42),))
     sets = PredictionSets(np.array(0.75), coverage=0.9)
     full = replace(ARTIFACT, sets=sets, abstain=Abstain(0.42, risk=0.05), contract=contract)
     rows = [

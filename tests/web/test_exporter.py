@@ -77,14 +77,12 @@ def drifted(watch, *, since):
     )
     alarm = Alarm(
         label=100,
-        time=2000.0,
         since_label=1,
         since_time=since,
         direction="overconfident",
         bins=bins,
         gap=0.12,
         evidence=20.0,
-        threshold=10.0,
     )
     with watch.ledger.transaction():
         (opened,) = watch.feed.incidents.observe(V, [0.12] * 100, [alarm], first=1, now=2000.0)

@@ -14,10 +14,8 @@ from real_watch import RING, make_watch, talk_to
 from starlette.requests import Request
 
 from calib_serve.gateway import app as gateway
-from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import ServedPrediction
-from calib_serve.receipts.classes import Classes
 from calib_serve.web import Guard, Token, may_correct
 
 pytestmark = pytest.mark.store
@@ -89,7 +87,7 @@ def test_what_is_neither_true_nor_false_is_malformed_and_counts_nothing(watch: W
 def test_corrections_by_an_own_id_and_of_one_label_of_many(tmp_path: Path) -> None:
     watch = make_watch(tmp_path)
     many = ("tags", "1")
-    watch.set_versions({**watch.models, many: Watched(Classes.of_labels(2, ("cat", "dog")))})
+    watch.register_version(many, {"classes": 2, "class_names": ["cat", "dog"], "multilabel": True})
     watch.predictions([ServedPrediction(*V, 1, 0.75, id="order-1")])
     choice = signed(model=many[0], predicted=3)
     watch.labels([{"id": "order-1", "label": 1}, {"receipt": choice, "label": True}])

@@ -25,7 +25,7 @@ def one_of(clause: Clause, probs: np.ndarray, labels: np.ndarray, **how: Any) ->
     return found
 
 
-ACT = Clause("act", 0.9, above=0.8)
+ACT = Clause(0.9, above=0.8)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_an_act_clause_is_judged_by_the_exact_interval_of_what_is_acted_on(right
 
 def test_the_threshold_keeps_its_promise_on_new_samples_as_often_as_it_says() -> None:
     rng = np.random.default_rng(1)
-    clause = Clause("act", 0.9, above=0.999)
+    clause = Clause(0.9, above=0.999)
     broken = named = 0
     for _ in range(100):
         c = rng.uniform(0.5, 1, 1500)
@@ -63,7 +63,7 @@ def test_the_line_is_a_clause_that_reads_and_acts_on_the_share_it_says() -> None
     found = one_of(ACT, probs, labels)
     again = Contract.read(f"contract: 1\n{found.line}")
     assert again.acts(probs.max(axis=1), probs.argmax(axis=1)).mean() == pytest.approx(found.acted)
-    hopeless = one_of(Clause("act", 0.999, above=0.5), probs[:50], labels[:50])
+    hopeless = one_of(Clause(0.999, above=0.5), probs[:50], labels[:50])
     assert (hopeless.line, math.isnan(hopeless.threshold)) == ("", True)
     assert "No threshold" in " ".join(hopeless.says())
 
@@ -74,11 +74,11 @@ def test_a_class_and_a_segment_are_judged_by_their_own_samples() -> None:
     of = ["de"] * 30 + ["fr"] * 130
     contract = Contract(
         (
-            Clause("act", 0.9, above=0.8),
-            Clause("act", 0.9, above=0.85, predicted=0),
-            Clause("act", 0.9, above=0.95, segment="de"),
-            Clause("act", 0.9, above=0.5, segment="fr"),
-            Clause("act", 0.9, above=0.5, segment="it"),
+            Clause(0.9, above=0.8),
+            Clause(0.9, above=0.85, predicted=0),
+            Clause(0.9, above=0.95, segment="de"),
+            Clause(0.9, above=0.5, segment="fr"),
+            Clause(0.9, above=0.5, segment="it"),
         )
     )
     found = check_contract(contract, probs, labels, segments=of).clauses
@@ -92,11 +92,6 @@ def test_a_class_and_a_segment_are_judged_by_their_own_samples() -> None:
     assert [one.found for one in without[2:]] == ["not checked"] * 3
     assert [one.counted for one in without[:2]] == [160, 100]
     assert "as if no sample were of the segments de, fr, it" in without[0].note
-
-
-def test_a_clause_of_an_earlier_version_is_not_checked() -> None:
-    found = one_of(Clause("calibration", 0.05), *sure([0.9] * 100, [True] * 100))
-    assert (found.found, found.says()[2]) == ("not checked", "It is of an earlier version.")
 
 
 def test_samples_of_a_group_count_as_often_as_they_differ() -> None:

@@ -113,11 +113,6 @@ class AuditKeywords(TypedDict, total=False):
     until: Any
 
 
-class ContractKeywords(SeededKeywords, total=False):
-    level: float
-    segments: Any
-
-
 class RefitKeywords(SeededKeywords, ScoresKeywords, total=False):
     alpha: float
     method: str
@@ -211,13 +206,9 @@ class CollectKeywords(TypedDict, total=False):
     wait: Any
 
 
-class DriftKeywords(TypedDict, total=False):
+class WatchKeywords(TypedDict, total=False):
     arl: float
     block: int
-    tolerance: float
-
-
-class WatchKeywords(DriftKeywords, total=False):
     follow: str | Path | None
     keyring: Any
     label_budget: Any
@@ -227,29 +218,27 @@ class WatchKeywords(DriftKeywords, total=False):
     sample_rate: float
     samples: Any
     segments: Any
+    tolerance: float
     ttl_days: float
 
 
-class ListenKeywords(TypedDict, total=False):
-    host: str
-    port: int
-    tls_cert: str | Path | None
-    tls_key: str | Path | None
-
-
-class GatewayKeywords(ListenKeywords, total=False):
+class GatewayKeywords(TypedDict, total=False):
     allowed_hosts: Sequence[str]
     grpc_port: int | None
     grpc_upstream: str | None
+    host: str
     keyring: Any
     label_budget: str
     ledger: str | None
     log_format: Literal["text", "json"]
     max_megabytes: float
     output: Sequence[str]
+    port: int
     scores: Sequence[str]
     shadow: Sequence[str]
     timeout: float
+    tls_cert: str | Path | None
+    tls_key: str | Path | None
     token_file: str | Path | None
     trust_headers: bool
     upstream: str

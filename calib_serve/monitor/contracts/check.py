@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,6 @@ from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.core.arrays import Floats, finite
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
-from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import ContractOptions
 from calib_serve.core.text import percent
 from calib_serve.metrics import (
@@ -27,12 +26,6 @@ from calib_serve.metrics import (
     exact_interval,
     group_codes,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.core.options.keywords import ContractKeywords
-
 
 Found = Literal["can be kept", "cannot be kept", "not enough samples", "not checked"]
 """By the interval: it lies on the promise's good side, on its bad side, on both, or there is none."""
@@ -68,41 +61,59 @@ def check_contract(
     contract: Contract,
     probs: ArrayLike,
     labels: ArrayLike,
-    options: ContractOptions | None = None,
     *,
     groups: ArrayLike | None = None,
-    **keywords: Unpack[ContractKeywords],
+    segments: ArrayLike | None = None,
+    level: float = ContractOptions.level,
+    seed: int = ContractOptions.seed,
 ) -> ContractCheck:
     """Say whether each clause can be kept, by samples that are drawn as those that are served.
 
-    Without ``segments`` (n,) clauses of segments are not checked. Intervals are exact (Clopper and Pearson
-    1934). Thresholds are those of ``calib_serve.metrics.abstention``, at ``level``.
+    Intervals are exact (Clopper and Pearson 1934). Thresholds are those of
+    ``calib_serve.metrics.abstention``.
 
     Args:
         contract: What is promised.
         probs: Calibrated probabilities (n, K), which must not have been fitted on these samples.
         labels: Class ids (n,).
-        options: A ``ContractOptions``; keywords replace its fields.
         groups: Which samples (n,) belong together.
-        **keywords: Fields of ``ContractOptions``: ``level``, ``seed``, ``segments``.
+        segments: Segment of each (n,), as text; without, clauses of segments are not checked.
+        level: Coverage of the intervals, and probability of the guarantee.
+        seed: Seed by which one sample of each group is drawn.
 
     Raises:
         InputError: For arrays and options that cannot be right.
 
     >>> found = check_contract(
-    ...     Contract((Clause("act", 0.9, above=0.8),)), [[0.9, 0.1], [0.6, 0.4]] * 100, [0, 1] * 100
+    ...     Contract((Clause(0.9, above=0.8),)), [[0.9, 0.1], [0.6, 0.4]] * 100, [0, 1] * 100
     ... )
     >>> found.clauses[0].found, found.clauses[0].counted, found.clauses[0].value.value
     ('can be kept', 100, 1.0)
     """
-    asked = changed(options or ContractOptions(), keywords, check_contract)
+    options = ContractOptions(level=level, seed=seed, segments=segments)
     p, y = checked(probs, labels)
     contract.check_classes(p.shape[1])
-    samples = _Samples(
-        np.asarray(p, np.float64), y, _segments(asked.segments, len(y)), group_codes(groups, len(y)), contract
-    )
-    clauses = tuple(_check(one, samples, asked) for one in contract.clauses)
-    return ContractCheck(len(y), asked.level, clauses)
+    of = _segments(segments, len(y))
+    predicted = p.argmax(axis=1)
+    # Shares that were rounded may exceed 1 by a hair.
+    acted = contract.acts(np.minimum(p.max(axis=1), 1.0), predicted, "" if of is None else of.tolist())
+    samples = _Samples(np.asarray(p, np.float64), y, predicted == y, acted, group_codes(groups, len(y)))
+    note, clauses = "", []
+    if of is None and contract.segments:
+        note = (
+            f"Measured as if no sample were of the segments {', '.join(contract.segments)}, which act from "
+            "other thresholds."
+        )
+    for clause in contract.clauses:
+        if clause.segment and of is None:
+            told = "Of which segment the samples are was not given."
+            clauses.append(ClauseCheck(clause, "not checked", note=told))
+            continue
+        rows = np.ones(len(y), np.bool_) if clause.predicted is None else predicted == clause.predicted
+        if clause.segment:
+            rows &= of == clause.segment
+        clauses.append(_check(clause, samples.part(rows), options, note))
+    return ContractCheck(len(y), level, tuple(clauses))
 
 
 def _segments(segments: ArrayLike | None, n: int) -> NDArray[np.object_] | None:
@@ -114,79 +125,46 @@ def _segments(segments: ArrayLike | None, n: int) -> NDArray[np.object_] | None:
     return np.array([str(one) for one in given.tolist()], object)
 
 
-class _Samples:
-    """Held-out samples (n, K), and which of them are right and acted on."""
+class _Samples(NamedTuple):
+    """Held-out samples: probabilities (n, K), class ids, right or not, acted on or not, and groups (n,)."""
 
-    def __init__(
-        self,
-        probs: Floats,
-        labels: NDArray[np.intp],
-        segments: NDArray[np.object_] | None,
-        codes: NDArray[np.intp] | None,
-        contract: Contract,
-    ) -> None:
-        self.probs, self.labels, self.segments, self.codes = probs, labels, segments, codes
-        self.predicted = probs.argmax(axis=1)
-        self.right = self.predicted == labels
-        # Shares that were rounded may exceed 1 by a hair.
-        confidence = np.minimum(probs[np.arange(len(probs)), self.predicted], 1.0)
-        self.acted = contract.acts(confidence, self.predicted, "" if segments is None else segments.tolist())
-        self.left_out = "" if segments is not None else ", ".join(contract.segments)
+    probs: Floats
+    labels: NDArray[np.intp]
+    right: NDArray[np.bool_]
+    acted: NDArray[np.bool_]
+    codes: NDArray[np.intp] | None
 
-    def under(self, clause: Clause) -> NDArray[np.intp]:
-        """The rows under a clause."""
-        rows = np.ones(len(self.labels), np.bool_)
-        if clause.segment:
-            rows &= self.segments == clause.segment
-        if clause.predicted is not None:
-            rows &= self.predicted == clause.predicted
-        return np.flatnonzero(rows)
+    def part(self, rows: NDArray[np.bool_]) -> _Samples:
+        """The samples that ``rows`` (n,) says."""
+        codes = None if self.codes is None else self.codes[rows]
+        return _Samples(self.probs[rows], self.labels[rows], self.right[rows], self.acted[rows], codes)
 
 
-def _check(clause: Clause, samples: _Samples, asked: ContractOptions) -> ClauseCheck:
-    if not clause.is_watched:
-        return ClauseCheck(clause, "not checked", note="It is of an earlier version.")
-    if clause.segment and samples.segments is None:
-        return ClauseCheck(clause, "not checked", note="Of which segment the samples are was not given.")
-    at = samples.under(clause)
-    if not len(at):
+def _check(clause: Clause, samples: _Samples, options: ContractOptions, note: str) -> ClauseCheck:
+    """Check a clause on the samples that fall under it."""
+    n = len(samples.labels)
+    if not n:
         return ClauseCheck(clause, "not enough samples", note="None of the samples falls under it.")
-    threshold, answered = _least(clause, samples, at, asked)
-    note = ""
-    if samples.left_out:
-        note = (
-            f"Measured as if no sample were of the segments {samples.left_out}, which act from other "
-            "thresholds."
-        )
-    acted = at[samples.acted[at]]
-    told: dict[str, Any] = {"samples": len(at), "threshold": threshold, "acted": answered, "note": note}
-    if not len(acted):
-        told["note"] = f"None of the samples would be acted on. {note}"
-        return ClauseCheck(clause, "not enough samples", **told)
-    right = samples.right[acted]
-    n = effective_count(right, None if samples.codes is None else samples.codes[acted])
-    value = exact_interval(float(right.mean()) * n, n, level=asked.level)
-    found: Found = "not enough samples"
-    if value.low >= clause.promise or value.high < clause.promise:
-        found = "can be kept" if value.low >= clause.promise else "cannot be kept"
-    return ClauseCheck(clause, found, counted=len(acted), value=value, **told)
+    threshold, answered = _least(clause, samples, options)
+    acted = samples.part(samples.acted)
+    told = ClauseCheck(clause, "not enough samples", n, threshold=threshold, acted=answered, note=note)
+    if not len(acted.right):
+        return replace(told, note=f"None of the samples would be acted on. {note}")
+    counted = effective_count(acted.right, acted.codes)
+    value = exact_interval(float(acted.right.mean()) * counted, counted, level=options.level)
+    told = replace(told, counted=len(acted.right), value=value)
+    if value.low >= clause.promise:
+        return replace(told, found="can be kept")
+    return replace(told, found="cannot be kept") if value.high < clause.promise else told
 
 
-def _least(
-    clause: Clause, samples: _Samples, at: NDArray[np.intp], asked: ContractOptions
-) -> tuple[float, float]:
+def _least(clause: Clause, samples: _Samples, options: ContractOptions) -> tuple[float, float]:
     """Find the smallest threshold with the guarantee, and the share acted on; NaN if there is none."""
-    groups = None if samples.codes is None else samples.codes[at]
+    groups = samples.codes
     if groups is not None and len(np.unique(groups)) < 2:
         return math.nan, math.nan
-    found = abstention(
-        samples.probs[at],
-        samples.labels[at],
-        risk=1 - clause.promise,
-        level=asked.level,
-        groups=groups,
-        seed=asked.seed,
-    )
+    risk, level, seed = 1 - clause.promise, options.level, options.seed
+    found = abstention(samples.probs, samples.labels, risk=risk, level=level, groups=groups, seed=seed)
     return (found.threshold, found.answered) if math.isfinite(found.threshold) else (math.nan, math.nan)
 
 

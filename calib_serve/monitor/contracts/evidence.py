@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Clause
 from calib_serve.core.arrays import Floats
-from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.errors import InputError
 from calib_serve.monitor._bin_gaps import standing
-from calib_serve.monitor.bets import Evidence, MeanBets, share_bets, units
+from calib_serve.monitor.bets import ALPHA, Evidence, MeanBets, share_bets, units
+from calib_serve.monitor.state_format import FORMAT, check_state
 from calib_serve.receipts import Sums
-
-ALPHA = 0.05
-"""The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
-
-_FORMAT = 1
 
 
 class Labelled(NamedTuple):
@@ -41,14 +36,13 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClauseEvidence:
-    """The evidence about a clause.
+    """The evidence about a promise; ``promise`` is the accuracy that it says, the same in all calls.
 
     ``mean`` is of what is wrong beyond the promise, weighed by up to 1: ``heaviest`` is the largest weight so
     far, and ``units`` the sum of those that were bet on. ``broken_at`` and ``kept_at``: when that was first
     known, seconds since 1970.
     """
 
-    clause: Clause
     labels: int = 0
     against: Evidence = Evidence.none()  # noqa: RUF009 - frozen
     mean: MeanBets = MeanBets()  # noqa: RUF009
@@ -57,13 +51,13 @@ class ClauseEvidence:
     broken_at: float | None = None
     kept_at: float | None = None
 
-    def after(self, rows: Labelled, *, now: float, unlabelled: float = 0.0) -> ClauseEvidence:
+    def after(self, rows: Labelled, promise: float, *, now: float, unlabelled: float = 0.0) -> ClauseEvidence:
         """The evidence after more labels.
 
         ``unlabelled``: the share of predictions in bins without a label. Whatever these are is left open: so
         much worse must the others be than promised.
         """
-        promise, against = self.clause.promise, self.against
+        against = self.against
         least = (promise - unlabelled) / max(1 - unlabelled, 1e-9)
         if least > 0:
             payoffs, scale = share_bets(rows.correct, least)
@@ -80,14 +74,14 @@ class ClauseEvidence:
             heaviest=float(heaviest[-1]),
             units=self.units + float(scales.sum()),
         )
-        kept = found.bounds(unlabelled)[0] > promise
+        kept = found.bounds(promise, unlabelled)[0] > promise
         return replace(
             found,
             broken_at=found.broken_at or (now if against.peak >= -math.log(ALPHA) else None),
             kept_at=(found.kept_at or now) if kept else None,
         )
 
-    def bounds(self, unlabelled: float = 0.0) -> tuple[float, float]:
+    def bounds(self, promise: float, unlabelled: float) -> tuple[float, float]:
         """Bound the accuracy since the clause is watched; NaN before any label.
 
         Every label so far is in it alike. ``unlabelled`` as in ``after``.
@@ -96,32 +90,26 @@ class ClauseEvidence:
             return math.nan, math.nan
         scale = self.units / self.mean.count if self.units else 1.0
         low, high = (end / scale for end in self.mean.interval(alpha=ALPHA))
-        told, promise = 1 - unlabelled, self.clause.promise
+        told = 1 - unlabelled
         return max(promise - high, 0.0) * told, min(promise - low, 1.0) * told + unlabelled
 
-    def state(self, *, bins: int) -> dict[str, Any]:
-        """As plain values for JSON, which ``restored`` reads back; ``bins`` of confidence."""
+    def state(self) -> dict[str, Any]:
+        """As plain values for JSON, which ``restored`` reads back."""
         return {
-            "format": _FORMAT,
-            **{one.name: getattr(self, one.name) for one in fields(self) if one.name != "clause"},
+            "format": FORMAT,
+            **vars(self),
             "against": [_text(v) for v in self.against.flat()],
             "mean": self.mean.flat(),
-            # Of kinds of clauses that are gone: 0.4.0 on the same ledger looks for them.
-            "off": [0.0] * bins,
-            "by_bin": [],
         }
 
     @classmethod
-    def restored(cls, clause: Clause, state: Mapping[str, Any]) -> ClauseEvidence:
-        """Rebuild the evidence of this clause from a kept state; InputError for any other state.
+    def restored(cls, state: Mapping[str, Any]) -> ClauseEvidence:
+        """Rebuild the evidence from a kept state; InputError for anything else.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
         try:
-            if (found := int(state["format"])) > _FORMAT:
-                raise LedgerError(f"evidence about a clause {of_a_newer(found, reads=_FORMAT)}")
-            if found != _FORMAT:
-                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
+            check_state(state, "evidence about a clause")
             labels, heaviest, units = int(state["labels"]), float(state["heaviest"]), float(state["units"])
             if not all(0 <= number < math.inf for number in (labels, heaviest, units)):
                 raise InputError("these are no sums")
@@ -132,7 +120,7 @@ class ClauseEvidence:
             mean = MeanBets.from_flat(state["mean"])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"it is damaged ({error!r})") from error
-        return cls(clause, labels, against, mean, heaviest, units, broken_at, kept_at)
+        return cls(labels, against, mean, heaviest, units, broken_at, kept_at)
 
 
 def _text(value: float) -> float | str:

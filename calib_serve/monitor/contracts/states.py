@@ -21,9 +21,8 @@ import numpy as np
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.core.bins import bin_index
-from calib_serve.core.errors import InputError
 from calib_serve.core.names import as_duration
-from calib_serve.ledger import LabelRecord, Ledger, note_recovery
+from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
 from calib_serve.monitor.contracts.evidence import ClauseEvidence, Labelled, for_all, unlabelled
 from calib_serve.monitor.estimates import estimated_accuracy
 from calib_serve.monitor.windows import Maturity, Window, read_windows
@@ -84,26 +83,27 @@ def contract_states(
     ledger: Ledger, version: Version, contract: Contract, *, maturity: Maturity, now: float
 ) -> list[ClauseState]:
     """The states of the clauses, in order. Raises LedgerError where the ledger cannot be read."""
-    clauses = contract.watched
-    evidence, damaged = _kept_evidence(ledger, version, clauses)
-    for clause, error in damaged.items():
-        log.error("%s %s: what was known of the clause %r begins anew: %s", *version, clause.name, error)
+    evidence, damaged = _kept_evidence(ledger, version)
     sums = ledger.slices("clause", version=version)
-    lengths = {**BURN_WINDOWS, **{as_duration(one.per): one.per for one in clauses}}
+    lengths = {**BURN_WINDOWS, **{as_duration(one.per): one.per for one in contract.clauses}}
     windows = read_windows(ledger, version, lengths, maturity=maturity, now=now, lengths=lengths)
-    return [
-        _state(evidence[one], _sums_of(one, sums, version, ledger.bins), windows, maturity) for one in clauses
-    ]
+    states = []
+    for clause in contract.clauses:
+        if error := damaged.get(clause.id):
+            log.error("%s %s: what was known of the clause %r begins anew: %s", *version, clause.name, error)
+        known = evidence.get(clause.id, ClauseEvidence())
+        states.append(_state(clause, known, _sums_of(clause, sums, version, ledger.bins), windows, maturity))
+    return states
 
 
 def _state(
-    evidence: ClauseEvidence, sums: Sums, windows: Mapping[str, Window], maturity: Maturity
+    clause: Clause, evidence: ClauseEvidence, sums: Sums, windows: Mapping[str, Window], maturity: Maturity
 ) -> ClauseState:
-    clause, own = evidence.clause, as_duration(evidence.clause.per)
+    own = as_duration(clause.per)
     wrong = {name: _wrong_share(clause, windows[name]) for name in (*BURN_WINDOWS, own)}
     allowed = 1 - clause.promise
     burn = {name: Burn(one.rate / allowed, one.low / allowed) for name, one in wrong.items()}
-    low, high = evidence.bounds(unlabelled(sums))
+    low, high = evidence.bounds(clause.promise, unlabelled(sums))
     known: Literal["kept", "broken", "unknown"] = "kept" if evidence.kept_at else "unknown"
     return ClauseState(
         clause,
@@ -164,41 +164,32 @@ class ContractFollower:
     def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
         """Count labels, in the order of their predictions, in the transaction that takes them out."""
         contract = self.contracts.get(version)
-        if contract is None or not contract.watched or not rows:
+        if contract is None or not rows:
             return
         ledger = self._ledger
-        evidence, damaged = _kept_evidence(ledger, version, contract.watched)
-        for clause, error in damaged.items():
-            what = f"what was known of the clause {clause.name!r}"
-            note_recovery(ledger, version, what, error, now=now)
+        evidence, damaged = _kept_evidence(ledger, version)
         slices, labels = ledger.slices("clause", version=version), _labelled(rows, bins=ledger.bins)
-        for clause in contract.watched:
+        for clause in contract.clauses:
+            if error := damaged.get(clause.id):
+                what = f"what was known of the clause {clause.name!r}"
+                note_recovery(ledger, version, what, error, now=now)
             sums, key = _sums_of(clause, slices, version, ledger.bins), Key(*version, clause.id, "clause")
             mine = labels.part(np.array([key in row.slices for row in rows], np.bool_))
-            after = evidence[clause].after(
-                mine._replace(weight=for_all(sums, mine)), now=now, unlabelled=unlabelled(sums)
+            after = evidence.get(clause.id, ClauseEvidence()).after(
+                mine._replace(weight=for_all(sums, mine)),
+                clause.promise,
+                now=now,
+                unlabelled=unlabelled(sums),
             )
-            kept = json.dumps(after.state(bins=ledger.bins)).encode()
+            kept = json.dumps(after.state()).encode()
             ledger.keep(_KIND, version, clause.id, kept, now=now)
 
 
 def _kept_evidence(
-    ledger: Ledger, version: Version, clauses: Sequence[Clause]
-) -> tuple[dict[Clause, ClauseEvidence], dict[Clause, Exception]]:
-    """Read the evidence about these clauses, empty for new ones; and the errors of damaged evidence.
-
-    LedgerError where a newer program wrote it.
-    """
-    kept = {state.name: state.value for state in ledger.states(_KIND, version)}
-    found, damaged = {}, dict[Clause, Exception]()
-    for clause in clauses:
-        found[clause] = ClauseEvidence(clause)
-        if clause.id in kept:
-            try:
-                found[clause] = ClauseEvidence.restored(clause, json.loads(kept[clause.id]))
-            except (InputError, ValueError, RecursionError) as error:  # as of ``read_kept``
-                damaged[clause] = error
-    return found, damaged
+    ledger: Ledger, version: Version
+) -> tuple[dict[str, ClauseEvidence], dict[str, Exception]]:
+    """The evidence about clauses, and the errors of what is damaged, by the clauses' ids."""
+    return read_kept(ledger, _KIND, version, lambda state: ClauseEvidence.restored(json.loads(state)))
 
 
 def _labelled(rows: Sequence[LabelRecord], *, bins: int) -> Labelled:

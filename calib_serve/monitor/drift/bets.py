@@ -25,10 +25,7 @@ from calib_serve.core.errors import ShapeError
 from calib_serve.monitor.drift.rounds import CLASS_SLOTS, OF_PARTS, SHIFTS, BlockCells, Rounds, weights
 from calib_serve.monitor.measured import BINS_STAKE, CLASSES_STAKE, SIGNED_STAKE
 
-IDLE = 0.2
-"""A part's prior that nothing is wrong with it."""
-
-PRIOR = np.array([IDLE, (1 - IDLE) / 2, (1 - IDLE) / 2])
+PRIOR = np.array([0.2, 0.4, 0.4])
 """A part's prior of nothing, overconfidence and underconfidence."""
 PRIOR.setflags(write=False)
 
@@ -83,7 +80,7 @@ class PartBets:
         """
         size = int(self.capital[:, at].argmax())
         idle = np.maximum(self.belief[0, :, size, at], np.finfo(float).tiny)
-        return np.where(self.seen[0, :, at] > 0, np.log(IDLE / idle), -math.inf)
+        return np.where(self.seen[0, :, at] > 0, np.log(PRIOR[0] / idle), -math.inf)
 
     def after(
         self, cells: BlockCells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats

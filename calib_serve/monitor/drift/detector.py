@@ -21,30 +21,21 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.errors import InputError, LedgerError, of_a_newer
-from calib_serve.core.options.base import changed
+from calib_serve.core.errors import InputError
 from calib_serve.core.options.evaluate import Binned
 from calib_serve.core.options.servers import DriftOptions
 from calib_serve.monitor.drift.bets import SPAN, PartBets, Wealth, signed_stakes
 from calib_serve.monitor.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from calib_serve.core.options.keywords import DriftKeywords
+from calib_serve.monitor.state_format import FORMAT, check_state
 
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
-ARL, BLOCK, TOLERANCE = DriftOptions.arl, DriftOptions.block, DriftOptions.tolerance
-
 _SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third or below
-_FORMAT = 1
-_MOST_BINS = 1000
 _MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
 
 
@@ -86,21 +77,19 @@ class ShiftedClass(_Shifted):
 class Alarm:
     """The detector crossed its threshold.
 
-    ``label`` is the number of the label (1, 2, ... since the detector was made; those left out have none),
-    ``time`` that of its prediction in seconds since 1970, NaN without times. At ``since_label`` and
-    ``since_time`` the change began, by its estimate; ``gap`` is mean confidence minus accuracy since then.
-    ``direction`` is "mixed" where bins or classes have both. ``evidence`` and ``threshold`` are in labels.
+    ``label`` is the number of the label (1, 2, ... since the detector was made; those left out have none). At
+    ``since_label`` and ``since_time``, in seconds since 1970, the change began, by its estimate; ``gap`` is
+    mean confidence minus accuracy since then. ``direction`` is "mixed" where bins or classes have both.
+    ``evidence`` is in labels.
     """
 
     label: int
-    time: float
     since_label: int
     since_time: float
     direction: Direction
     bins: tuple[ShiftedBin, ...]
     gap: float
     evidence: float
-    threshold: float
     classes: tuple[ShiftedClass, ...] = ()
 
 
@@ -153,9 +142,10 @@ class Detector:
     pass their ``group`` to ``update`` instead.
 
     Args:
-        options: Options; None: their defaults.
+        arl: Labels between two false alarms, on average, at least.
+        tolerance: How far accuracy may be from confidence, in [0, 0.5).
+        block: Labels that may depend on one another.
         bins: Number of bins of confidence, of equal width.
-        **keywords: Fields of ``DriftOptions``: ``arl``, ``block``, ``tolerance``.
 
     >>> d = Detector(arl=1000, tolerance=0.01)
     >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
@@ -165,16 +155,17 @@ class Detector:
 
     def __init__(
         self,
-        options: DriftOptions | None = None,
         *,
+        arl: float = DriftOptions.arl,
+        tolerance: float = DriftOptions.tolerance,
+        block: int = DriftOptions.block,
         bins: int = Binned.bins,
-        **keywords: Unpack[DriftKeywords],
     ) -> None:
-        options = changed(options or DriftOptions(), keywords, type(self))
-        if not 1 <= bins <= _MOST_BINS:
-            raise InputError(f"bins must be 1 to {_MOST_BINS}, got {bins}")
-        self.arl, self.tolerance = float(options.arl), float(options.tolerance)
-        self.bins, self.block = int(bins), int(options.block)
+        DriftOptions(arl=arl, tolerance=tolerance, block=block)  # which checks them
+        if not 1 <= bins <= 1000:
+            raise InputError(f"bins must be 1 to 1000, got {bins}")
+        self.arl, self.tolerance = float(arl), float(tolerance)
+        self.bins, self.block = int(bins), int(block)
         self._incoming = Incoming(block=self.block)
         self._stakes = self._stakes_now()
         self._wealth = Wealth.none(0, bins=self.bins)
@@ -216,7 +207,7 @@ class Detector:
                 # Bet again, up to the block that crossed: the alarm reports the state at that block.
                 span = rounds.of_blocks(at, at + 1 + int(crossed[0]))
                 after, evidence = self._wealth.after(span, self._stakes)
-                alarms.append(self._alarm(after, float(evidence[-1]), float(span.times[-1])))
+                alarms.append(self._alarm(after, float(evidence[-1])))
                 after = Wealth.none(after.labels, bins=self.bins)
             self._wealth = after
             at += len(span)
@@ -263,8 +254,8 @@ class Detector:
         """Natural log of the threshold, which is ``arl``."""
         return math.log(self.arl)
 
-    def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
-        """The alarm of bets that crossed the threshold at their latest label, made at ``time``."""
+    def _alarm(self, wealth: Wealth, evidence: float) -> Alarm:
+        """The alarm of bets that crossed the threshold at their latest label."""
         since, since_time = wealth.began(self._stakes).tolist()
         at = _start_near(wealth.by_bin, since)
         bins = _shifted_bins(wealth.by_bin, at)
@@ -276,14 +267,12 @@ class Detector:
         both = min(gaps) < 0 < max(gaps)
         return Alarm(
             label=wealth.labels,
-            time=time,
             since_label=int(since),
             since_time=float(since_time),
             direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
             bins=bins,
             gap=gap,
             evidence=evidence,
-            threshold=self.arl,
             classes=classes,
         )
 
@@ -291,7 +280,7 @@ class Detector:
         """The whole state, for another process, which ``restore`` reads back."""
         kept = self._incoming
         head = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "options": self.options,
             "labels": self.labels,
             "left_out": kept.left_out,
@@ -316,10 +305,7 @@ class Detector:
         head, _, body = state.partition(b"\n")
         try:
             said = json.loads(head)
-            if (found := int(said["format"])) > _FORMAT:
-                raise LedgerError(f"a detector's state {of_a_newer(found, reads=_FORMAT)}")
-            if found != _FORMAT:
-                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
+            check_state(said, "a detector's state")
             arl, tolerance, bins, block = said["options"]
             detector = cls(arl=arl, tolerance=tolerance, bins=bins, block=block)
             groups, waiting, flat = _split(body, groups=said["groups"], waiting=said["waiting"])

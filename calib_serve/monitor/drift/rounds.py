@@ -30,8 +30,6 @@ MOST_GROUPS = 4096
 """Groups remembered: of one that comes back later than so many others, labels count again."""
 
 _SINGLE = np.array([1.0, 1.0, 1.0, 0.2, 0.1])
-_SURE = 1e-3  # confidences count as 99.9 % at most: beyond, a single error would raise the alarm
-_KEEP = 0.1  # the alternative is at least a tenth of the claimed probability
 
 
 def weights(*, block: int) -> Floats:
@@ -45,9 +43,7 @@ def weights(*, block: int) -> Floats:
     return shares
 
 
-def payoffs(
-    confidence: Floats, correct: Floats, *, tolerance: float, shifts: Floats = SHIFTS
-) -> NDArray[np.float64]:
+def payoffs(confidence: Floats, correct: Floats, *, tolerance: float) -> NDArray[np.float64]:
     """Pay each bet for each label (n, 2 S): first S bets on overconfidence, then S on underconfidence.
 
     Each is a likelihood ratio of two coins: the alternative ``shift`` beyond the tolerance, and the
@@ -55,13 +51,15 @@ def payoffs(
     the true accuracy p is, as long as ``|p - confidence| <= tolerance`` (Arnold, Henzi, Ziegel 2023,
     section 3; the growth-optimal bet of Grünwald, de Heide, Koolen 2024 for a shift of that size).
 
-    >>> payoffs(np.array([0.8]), np.array([0.0]), tolerance=0.0, shifts=np.array([0.2])).round(3).tolist()
-    [[2.0, 0.1]]
+    >>> payoffs(np.array([0.8]), np.array([0.0]), tolerance=0.0).round(3)[0, [4, 9]].tolist()  # half more
+    [3.5, 0.1]
     """
     c, right = confidence[:, None], correct[:, None] > 0
-    high = np.minimum(c - tolerance, 1 - _SURE)
-    low = np.maximum(c + tolerance, _SURE)
-    over, under = np.maximum(high - shifts, _KEEP * high), np.minimum(low + shifts, 1 - _KEEP * (1 - low))
+    # Confidences count as 99.9 % at most: beyond, a single error would raise the alarm.
+    high = np.minimum(c - tolerance, 1 - 1e-3)
+    low = np.maximum(c + tolerance, 1e-3)
+    # The alternative is at least a tenth of the claimed probability.
+    over, under = np.maximum(high - SHIFTS, 0.1 * high), np.minimum(low + SHIFTS, 1 - 0.1 * (1 - low))
     with np.errstate(divide="ignore", invalid="ignore"):
         pays_over = np.where(right, over, 1 - over) / np.where(right, high, 1 - high)
         pays_under = np.where(right, under, 1 - under) / np.where(right, low, 1 - low)
