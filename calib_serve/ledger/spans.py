@@ -410,6 +410,11 @@ def note_changes(
         connection.execute(made.on_conflict_do_update(index_elements=names, set_=raised), rows)
 
 
+def far(seconds: float) -> float:
+    """A time that every database can compare with, also for one without end."""
+    return min(max(seconds, -FAR), FAR)
+
+
 @functools.cache
 def _length(bins: int) -> int:
     return len(Sums.zeros(bins).vector)

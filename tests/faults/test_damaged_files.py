@@ -150,7 +150,7 @@ def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(tmp_path: P
     for work in (
         watch.incidents,
         watch.ledger.sums,
-        watch.ledger.progress,
+        watch.ledger.followers.progress,
         lambda: accept(watch.ledger, [make_label(2)]),
         watch.feed.tick,
         lambda: watch.window(("m", "1"), "24h"),

@@ -360,9 +360,9 @@ class LedgerMachine(RuleBasedStateMachine):
         )[:most]
         try:
             with ledger.transaction():
-                taken = ledger.take_waiting(V, until=until, most=most)
-                ledger.keep("detector", V, "", b"state", now=self.store.clock(at))
-                ledger.advance(V, late=1)
+                taken = ledger.followers.take(V, until=until, most=most)
+                ledger.followers.keep("detector", V, "", b"state", now=self.store.clock(at))
+                ledger.followers.advance(V, late=1)
                 if fails:
                     raise OSError("the detector failed")
         except OSError:
@@ -430,7 +430,7 @@ class LedgerMachine(RuleBasedStateMachine):
         dated = merged(one.sums for one in self.ledgers[0].dated(0, 1e11, kind="segment"))
         assert close(dated, expected), "spans do not add up to the sums"
         waiting = Counter(("m", LABELS[i].receipt.version) for i in self.model.waiting)
-        assert self.ledgers[1].waiting() == dict(waiting)
+        assert self.ledgers[1].followers.waiting() == dict(waiting)
         published = self.ledgers[1].published()
         assert published.edition.partition(".")[0] == str(self.model.edition)
         assert close(merged(published.segments.values()), expected)

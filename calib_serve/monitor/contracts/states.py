@@ -179,7 +179,7 @@ class ContractFollower:
                 mine._replace(weight=for_all(sums, mine)), now=now, unlabelled=unlabelled(sums)
             )
             kept = json.dumps(after.state(bins=ledger.bins)).encode()
-            ledger.keep(_KIND, version, clause.id, kept, now=now)
+            ledger.followers.keep(_KIND, version, clause.id, kept, now=now)
 
 
 def _kept_evidence(
@@ -189,7 +189,7 @@ def _kept_evidence(
 
     LedgerError where a newer program wrote it.
     """
-    kept = {state.name: state.value for state in ledger.states(_KIND, version)}
+    kept = {state.name: state.value for state in ledger.followers.states(_KIND, version)}
     found, damaged = {}, dict[Clause, Exception]()
     for clause in clauses:
         found[clause] = ClauseEvidence(clause)
