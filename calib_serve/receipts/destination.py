@@ -1,9 +1,10 @@
-"""Destinations of predictions and labels: a ``calib-serve watch``, or a Watch of this process."""
+"""Destinations of batches and labels: a ``calib-serve watch``, or a Watch of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union, runtime_checkable
 
 import numpy as np
@@ -41,6 +42,77 @@ class Served(NamedTuple):
         if self.id:
             item["id"] = self.id
         return {**item, "logits": self.numbers} if self.logits else item
+
+
+def wire_size(one: Served | ServedSums) -> int:
+    """The most bytes that an item takes over the wire, whatever its numbers are."""
+    if isinstance(one, ServedSums):
+        return 250 + len(json.dumps([one.model, one.version, one.segment]))
+    # A letter takes 12 characters at most, and a number of two bytes 24.
+    return 50 + len(one.receipt) + 12 * (len(one.id) + len(one.logits))
+
+
+class Batch(NamedTuple):
+    """Predictions, or sums of them, that are sent under one name until they are settled.
+
+    ``time``: when the first of them was made, about, in seconds since 1970.
+    """
+
+    name: str
+    time: float
+    items: Union[tuple[Served, ...], tuple[ServedSums, ...]]
+
+    @property
+    def predictions(self) -> int:
+        """The number of predictions in it."""
+        return sum(one.count if isinstance(one, ServedSums) else 1 for one in self.items)
+
+    def refused(self, destination: Destination) -> list[tuple[int, str]]:
+        """Count it there; how many predictions were refused, and why each."""
+        sums = [one for one in self.items if isinstance(one, ServedSums)]
+        if sums:
+            answers = destination.served(sums, time=self.time, once=self.name)
+            return [(one.count, why) for one, why in zip(sums, answers, strict=True) if why]
+        served = [one for one in self.items if isinstance(one, Served)]
+        return [(1, one.message) for one in destination.predictions(served, once=self.name)]
+
+    def halves(self) -> Iterator[Batch]:
+        """Both halves of its items, whose names are always the same."""
+        middle = len(self.items) // 2
+        for at, items in enumerate((self.items[:middle], self.items[middle:])):
+            yield self._replace(name=f"{self.name}.{at}", items=items)
+
+    def json(self) -> bytes:
+        """Its form on disk, without its name."""
+        rows = [
+            astuple(one) if isinstance(one, ServedSums) else (one.receipt, one.id, one.numbers)
+            for one in self.items
+        ]
+        return json.dumps([self.time, rows]).encode()
+
+    @classmethod
+    def read(cls, name: str, body: bytes) -> Batch:
+        """Read a batch from its form on disk; ValueError, or TypeError, for any other form."""
+        try:
+            told, rows = json.loads(body)
+            items: Any = tuple(Served.of(*row) if len(row) == 3 else _sums(row) for row in rows)
+            texts = [text for one in items if isinstance(one, Served) for text in (one.receipt, one.id)]
+            if len({type(one) for one in items}) != 1 or not all(isinstance(one, str) for one in texts):
+                raise ValueError("they are no predictions")
+            return cls(name, float(told), items)
+        except (OverflowError, RecursionError) as error:
+            raise ValueError(str(error)) from error
+
+
+def _sums(row: list[Any]) -> ServedSums:
+    found = ServedSums(*row)
+    texts = (found.model, found.version, found.segment)
+    numbers = (found.predicted, found.low, found.high, found.count, found.confidence)
+    if not all(isinstance(one, str) for one in texts) or not all(
+        type(one) in (int, float) for one in numbers
+    ):
+        raise TypeError("they are no sums of predictions")
+    return found
 
 
 class Remote:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import make_private, open_regular, own_folder
 from calib_serve.core.process import around_forks
-from calib_serve.receipts.delivery import Batch
+from calib_serve.receipts.destination import Batch
 
 try:
     import fcntl
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
 class Spool:
     """Batches in the files of a folder that this process owns: its own one, and those that ended ones left.
 
-    ``failed`` counts, and logs, as ``Courier.failed``.
+    ``failed`` counts, and logs, as ``Outbox`` does.
     """
 
     def __init__(self, folder: str | Path, failed: Callable[..., None]) -> None:

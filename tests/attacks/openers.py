@@ -34,7 +34,7 @@ from calib_serve.models.labelled_texts import read_texts
 from calib_serve.monitor import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.delivery import Batch
+from calib_serve.receipts.destination import Batch
 from calib_serve.receipts.environment import host_setting
 from calib_serve.receipts.samples import read_samples
 from calib_serve.receipts.spool import Spool

@@ -16,7 +16,6 @@ import pytest
 from calib_serve.core.errors import InputError, Rejected, Unanswered
 from calib_serve.receipts import BATCH_LIFE, outbox, spool
 from calib_serve.receipts.batch import Outcome, ServedSums
-from calib_serve.receipts.delivery import Batch, Courier
 from calib_serve.receipts.destination import Served
 from calib_serve.receipts.items import WIRE_BYTES
 from calib_serve.receipts.outbox import Outbox
@@ -266,10 +265,10 @@ def test_a_watch_that_takes_less_gets_halves_whose_names_are_the_same_again() ->
     home.answers = True
     assert box.flush()
     assert (home.total, box.failures.keys()) == (400, {"watch"})
-    one = Batch("a-1", NOW, (Served("r" * 30_000, "1"),))
-    failed: list[int] = []
-    assert Courier(home, lambda _, times: failed.append(times), on_disk=False).settles(one)  # type: ignore[arg-type]
-    assert failed == [1]
+    box.failures.clear()
+    box.put_one(Served("r" * 30_000, "too large for it"))
+    assert box.flush()
+    assert (home.total, box.failures) == (400, {"watch": 1})
 
 
 def test_logits_that_no_batch_could_hold_stay_at_home() -> None:
