@@ -15,7 +15,6 @@ _CONFLICT = (
     "this Idempotency-Key was used for another batch; nothing of this one was counted: send it under a key "
     "of its own"
 )
-_MOST_RANGES = 1_000  # of a sender's numbers: 10 KB
 
 
 def note_batch(store: Store, connection: Connection, once: BatchKey) -> bool:
@@ -67,7 +66,10 @@ def _with_number(counted: str, number: int) -> str | None:
     >>> _with_number("1-3,7", 4), _with_number("", 2), _with_number("1-4", 3)
     ('1-4,7', '2', None)
     """
-    found = [(int(first), int(last or first)) for first, _, last in _ranges(counted)]
+    found = [
+        (int(first), int(last or first))
+        for first, _, last in (one.partition("-") for one in counted.split(",") if one)
+    ]
     if any(first <= number <= last for first, last in found):
         return None
     merged: list[tuple[int, int]] = []
@@ -76,10 +78,6 @@ def _with_number(counted: str, number: int) -> str | None:
             merged[-1] = merged[-1][0], last
         else:
             merged.append((first, last))
-    if len(merged) > _MOST_RANGES:
+    if len(merged) > 1_000:  # 10 KB
         merged[:2] = [(merged[0][0], merged[1][1])]
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in merged)
-
-
-def _ranges(counted: str) -> list[tuple[str, str, str]]:
-    return [one.partition("-") for one in counted.split(",") if one]

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, func, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, text, update
 
 from calib_serve.core.errors import InputError
 from calib_serve.ledger.batches import known_batch, note_batch
@@ -23,7 +23,6 @@ from calib_serve.ledger.entries import Bucket, Entry, Fate, Published, WindowSum
 from calib_serve.ledger.failover import accept_timeline
 from calib_serve.ledger.followers import Followers
 from calib_serve.ledger.rows import (
-    AT_ONCE,
     CHUNK,
     COLUMNS,
     Row,
@@ -52,10 +51,13 @@ from calib_serve.ledger.schema import (
     VERSION,
 )
 from calib_serve.ledger.spans import KeptSpans, Moment, far
-from calib_serve.ledger.store import Store, retried
+from calib_serve.ledger.store import Store
 from calib_serve.ledger.tallies import add_sums, fresh_sums, increments, merge_spans, take_out
 from calib_serve.ledger.waiting_room import WaitingRoom
 from calib_serve.receipts import BATCH_LIFE, BatchKey, Key, Kind, Sums, Version, add_at, merge_slices
+
+AT_ONCE = 20_000
+"""Rows that are rolled up or taken out at once."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,6 @@ class Ledger(Store):
 
     # --- what is counted ---
 
-    @retried
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before, or that replaces another; durable on return.
 
@@ -116,8 +117,9 @@ class Ledger(Store):
             entries: Verified labels with their slices.
             detect: Whether they also wait for the drift detector.
         """
-        if not entries:
-            return []
+        return self.again(lambda: self._accepted(entries, detect)) if entries else []
+
+    def _accepted(self, entries: Sequence[Entry], detect: bool) -> list[Fate]:
         keys = [(receipt.time, receipt.nonce) for (receipt, _), *_ in entries]
         with self.transaction() as connection:
             forgotten = self.hold_forgetting(connection)
@@ -168,7 +170,6 @@ class Ledger(Store):
                 self.next_edition(connection, "labels were corrected", version, labels=len(of))
         return fates
 
-    @retried
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:
         """Add sums of predictions; False for a batch that was counted, which adds nothing.
 
@@ -180,11 +181,15 @@ class Ledger(Store):
         Raises:
             ConflictError: Where another batch was counted under this name.
         """
-        with self.transaction() as connection:
-            if once is not None and not note_batch(self, connection, once):
-                return False
-            self.add_dated([(sums, time)])
-            return True
+
+        def added() -> bool:
+            with self.transaction() as connection:
+                if once is not None and not note_batch(self, connection, once):
+                    return False
+                self.add_dated([(sums, time)])
+                return True
+
+        return self.again(added)
 
     def known(self, once: BatchKey) -> BatchKey | None:
         """The batch that was counted under this name, if any."""
@@ -260,13 +265,12 @@ class Ledger(Store):
     def roll_up(self) -> int:
         """Add new rows to the tallies; return their number. Any process may, at any time."""
         done = 0
-        while some := self._rolled():
+        while some := self.again(self._rolled):
             done += some
             if some < AT_ONCE:
                 break
         return done
 
-    @retried
     def _rolled(self) -> int:
         with self.database.reading() as connection:  # looking takes no lock
             if connection.execute(select(LABEL.c.fed).where(~LABEL.c.tallied).limit(1)).first() is None:
@@ -282,12 +286,11 @@ class Ledger(Store):
     def sweep(self) -> int:
         """Roll up, merge old spans, forget receipts that expired; return the number forgotten."""
         self.roll_up()
-        expired = self._swept()
+        expired = self.again(self._swept)
         # Refused first, deleted then: a receipt that is gone must not count as new.
         self.forget(expired)
         return self._deleted(expired)
 
-    @retried
     def _swept(self) -> float:
         """Merge old spans, delete expired batches and ids; return the time before which receipts expire."""
         with self.transaction(patient=True) as connection:
@@ -311,7 +314,6 @@ class Ledger(Store):
             if last is None:
                 return gone
 
-    @retried
     def revoke(
         self,
         source: str,
@@ -339,6 +341,9 @@ class Ledger(Store):
         if dry_run:
             with self.database.reading() as connection:
                 return Revoked(by_version(read_rows(self, connection, where)))
+        return self.again(lambda: self._revoked(where, f"labels of {source} were revoked", by))
+
+    def _revoked(self, where: ColumnElement[bool], why: str, by: str) -> Revoked:
         nonces: dict[Version, list[bytes]] = {}
         with self.transaction(patient=True) as connection:
             # What was reported late, or held, lies in narrow spans where other sums were merged since the
@@ -350,7 +355,6 @@ class Ledger(Store):
                 for version, of in by_version(rows).items():
                     nonces.setdefault(version, []).extend(of)
             for version, of in sorted(nonces.items()):
-                why = f"labels of {source} were revoked"
                 self.next_edition(connection, why, version, by=by, labels=len(of))
         return Revoked(nonces)
 

@@ -16,11 +16,8 @@ from calib_serve.ledger.schema import LABEL
 from calib_serve.ledger.store import Store
 from calib_serve.receipts import Key, Version
 
-AT_ONCE = 20_000
-"""Rows that are rolled up or taken out at once."""
-
 CHUNK = 5_000
-"""Rows that are deleted in one transaction, so that no label waits long."""
+"""Rows of one statement, so that no label waits long for one that deletes."""
 
 KEY, COLUMNS = tuple(LABEL.primary_key), LABEL.columns.keys()
 

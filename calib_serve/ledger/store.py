@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, func, insert, inspect, select, text, update
 
@@ -22,21 +21,9 @@ from calib_serve.ledger.upgrade import check_format
 from calib_serve.ledger.views import create_views
 from calib_serve.receipts import DAY, Version
 
-P = ParamSpec("P")
 T = TypeVar("T")
-S = TypeVar("S", bound="Store")
 
 _RETENTION = 30 * DAY  # of a new ledger
-
-
-def retried(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Wrap a method that writes by ``Store.again``."""
-
-    @functools.wraps(method)
-    def tried(store: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store.again(lambda: method(store, *args, **kwargs))
-
-    return tried
 
 
 class Store:
