@@ -12,7 +12,7 @@ from calib_serve.ledger.entries import LabelRecord, Progress, State
 from calib_serve.ledger.rows import mark_rows, read_rows
 from calib_serve.ledger.schema import LABEL, STATE, VERSION
 from calib_serve.ledger.spans import far
-from calib_serve.ledger.store import Store
+from calib_serve.ledger.store import Store, known_version, version_names
 from calib_serve.receipts import Version
 
 
@@ -31,7 +31,7 @@ class Followers:
         due = (~LABEL.c.fed, LABEL.c.predicted_at < far(until))
         asked = select(LABEL.c.version_id, func.count()).where(*due).group_by(LABEL.c.version_id)
         with self._store.database.reading() as connection:
-            names = self._store.version_names(connection)
+            names = version_names(connection)
             return {names[number]: labels for number, labels in connection.execute(asked)}
 
     def take(self, version: Version, *, until: float, most: int) -> list[LabelRecord]:
@@ -46,7 +46,7 @@ class Followers:
             most: Number of rows, at most.
         """
         with self._store.transaction() as connection:
-            number = self._store.known_version(connection, version)
+            number = known_version(connection, version)
             free = select(VERSION.c.id).where(VERSION.c.id == number).with_for_update(skip_locked=True)
             if connection.execute(free).first() is None:
                 return []
@@ -103,8 +103,8 @@ class Followers:
         with self._store.database.reading() as connection:
             asked = select(STATE).where(STATE.c.kind == kind).order_by(STATE.c.changed_at, STATE.c.name)
             if version is not None:
-                asked = asked.where(STATE.c.version_id == self._store.known_version(connection, version))
-            names = self._store.version_names(connection)
+                asked = asked.where(STATE.c.version_id == known_version(connection, version))
+            names = version_names(connection)
             return [
                 State(names[row.version_id], row.name, row.value, row.changed_at)
                 for row in connection.execute(asked)
@@ -135,7 +135,7 @@ class Followers:
             name: Name of the state.
         """
         with self._store.transaction() as connection:
-            number = self._store.known_version(connection, version)
+            number = known_version(connection, version)
             connection.execute(
                 delete(STATE).where(STATE.c.version_id == number, STATE.c.kind == kind, STATE.c.name == name)
             )

@@ -51,7 +51,7 @@ from calib_serve.ledger.schema import (
     VERSION,
 )
 from calib_serve.ledger.spans import KeptSpans, Moment, far
-from calib_serve.ledger.store import Store
+from calib_serve.ledger.store import Store, known_version, next_edition, version_names
 from calib_serve.ledger.tallies import add_sums, fresh_sums, increments, merge_spans, take_out
 from calib_serve.ledger.waiting_room import WaitingRoom
 from calib_serve.receipts import BATCH_LIFE, BatchKey, Key, Kind, Sums, Version, add_at, merge_slices
@@ -167,7 +167,7 @@ class Ledger(Store):
             keyed = [row | {"of_time": row["predicted_at"], "of_receipt": row["receipt"]} for row in made]
             connection.execute(update(LABEL).where(*own), keyed)
             for version, of in sorted(by_version(gone).items()):
-                self.next_edition(connection, "labels were corrected", version, labels=len(of))
+                next_edition(self, connection, "labels were corrected", version, labels=len(of))
         return fates
 
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:
@@ -236,7 +236,7 @@ class Ledger(Store):
             # In one transaction: sums of the next edition under this name would look like counters that jump.
             asked = select(EDITION.c.version_id, func.max(EDITION.c.number)).group_by(EDITION.c.version_id)
             numbers = dict(map(tuple, connection.execute(asked)))
-            names: dict[int, Version] = self.version_names(connection) if len(numbers) > 1 else {}
+            names: dict[int, Version] = version_names(connection) if len(numbers) > 1 else {}
             segments = self.slices("segment")
             timeline = self.database.timeline(connection)
         timeline = f".{timeline}" if timeline else ""
@@ -355,14 +355,14 @@ class Ledger(Store):
                 for version, of in by_version(rows).items():
                     nonces.setdefault(version, []).extend(of)
             for version, of in sorted(nonces.items()):
-                self.next_edition(connection, why, version, by=by, labels=len(of))
+                next_edition(self, connection, why, version, by=by, labels=len(of))
         return Revoked(nonces)
 
     def restored(self, *, by: str = "") -> None:
         """Note that this is an older state of the ledger: labels that it may have lost are refused."""
         with self.transaction() as connection:
             self.forget(self.time.now())
-            self.next_edition(connection, "a backup was restored", by=by)
+            next_edition(self, connection, "a backup was restored", by=by)
             accept_timeline(connection)
 
     def promoted(self) -> None:
@@ -406,7 +406,7 @@ class Ledger(Store):
             InputError: For a version of which nothing is counted.
         """
         with self.transaction(patient=True) as connection:
-            if (number := self.known_version(connection, version)) < 0:
+            if (number := known_version(connection, version)) < 0:
                 raise InputError(f"the ledger holds nothing of {version[0]} {version[1]}; look for its name")
             # Labels first: rows that other processes roll up meanwhile are then in the tallies.
             gone = (LABEL.c.version_id == number, ~LABEL.c.revoked)
@@ -415,7 +415,7 @@ class Ledger(Store):
             for table in (TALLY, DELAY, STATE, INCIDENT):
                 connection.execute(delete(table).where(table.c.version_id == number))
             why = f"{version[0]} {version[1]} was dropped"
-            self.next_edition(connection, why, version, by=by, labels=labels)
+            next_edition(self, connection, why, version, by=by, labels=labels)
         return labels
 
     def check(self) -> list[str]:

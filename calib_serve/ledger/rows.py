@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Dialect, select, tuple_
 from calib_serve.core.errors import LedgerError
 from calib_serve.ledger.entries import Entry, LabelRecord, Shadowed
 from calib_serve.ledger.schema import LABEL
-from calib_serve.ledger.store import Store
+from calib_serve.ledger.store import Store, version_names
 from calib_serve.receipts import Key, Version
 
 CHUNK = 5_000
@@ -54,7 +54,7 @@ def read_rows(
 
     ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
     """
-    names = store.version_names(connection)
+    names = version_names(connection)
     asked = select(LABEL).where(where).order_by(*KEY)
     asked = asked if most is None else asked.limit(most)
     if lock:  # which SQLite leaves out: a file has one writer

@@ -69,7 +69,7 @@ class Store:
                 row |= {"retention": retention, "forgotten_until": -FAR, "time": self.time.now()}
                 connection.execute(insert(LEDGER).values(row))
                 self.retention, self.uuid = retention, str(row["uuid"])
-                self.next_edition(connection, "it began")
+                next_edition(self, connection, "it began")
                 return
             check_format(connection, self.database.name)
             known = connection.execute(select(LEDGER)).one()
@@ -145,21 +145,6 @@ class Store:
             number = self.version_id(connection, version)
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(facts=facts))
 
-    def next_edition(
-        self,
-        connection: Connection,
-        why: str,
-        version: Version | None = None,
-        *,
-        by: str = "",
-        labels: int = 0,
-    ) -> None:
-        """Begin an edition: sums went down, of a version or of all."""
-        number = (connection.execute(select(func.max(EDITION.c.number))).scalar() or 0) + 1
-        row = {"number": number, "began_at": self.time.now(), "why": why, "by": by, "labels": labels}
-        row["version_id"] = None if version is None else self.known_version(connection, version)
-        connection.execute(insert(EDITION).values(row))
-
     def version_id(self, connection: Connection, version: Version) -> int:
         """The number of a version, a new one where it has none.
 
@@ -168,25 +153,43 @@ class Store:
             version: Model and version.
         """
         if version not in self._versions:
-            if (known := self.known_version(connection, version)) < 0:
+            if (known := known_version(connection, version)) < 0:
                 model, name = version
                 made = self.database.insert(VERSION).values(model=model, version=name)
                 connection.execute(made.on_conflict_do_nothing())
-                return self.known_version(connection, version)
+                return known_version(connection, version)
             self._versions[version] = known  # another transaction's, so that no rollback takes it away
         return self._versions[version]
-
-    def known_version(self, connection: Connection, version: Version) -> int:
-        """The number of a version; -1 where it has none."""
-        model, name = version
-        asked = select(VERSION.c.id).where(VERSION.c.model == model, VERSION.c.version == name)
-        # No row has the number -1: queries for an unknown version find nothing, and do not fail.
-        return int(connection.execute(asked).scalar() or -1)
-
-    def version_names(self, connection: Connection) -> dict[int, Version]:
-        """Versions by their numbers."""
-        return {row.id: (row.model, row.version) for row in connection.execute(select(VERSION))}
 
     def close(self) -> None:
         """Close files and connections."""
         self.database.close()
+
+
+def next_edition(
+    store: Store,
+    connection: Connection,
+    why: str,
+    version: Version | None = None,
+    *,
+    by: str = "",
+    labels: int = 0,
+) -> None:
+    """Begin an edition: sums went down, of a version or of all."""
+    number = (connection.execute(select(func.max(EDITION.c.number))).scalar() or 0) + 1
+    row = {"number": number, "began_at": store.time.now(), "why": why, "by": by, "labels": labels}
+    row["version_id"] = None if version is None else known_version(connection, version)
+    connection.execute(insert(EDITION).values(row))
+
+
+def known_version(connection: Connection, version: Version) -> int:
+    """The number of a version; -1 where it has none."""
+    model, name = version
+    asked = select(VERSION.c.id).where(VERSION.c.model == model, VERSION.c.version == name)
+    # No row has the number -1: queries for an unknown version find nothing, and do not fail.
+    return int(connection.execute(asked).scalar() or -1)
+
+
+def version_names(connection: Connection) -> dict[int, Version]:
+    """Versions by their numbers."""
+    return {row.id: (row.model, row.version) for row in connection.execute(select(VERSION))}

@@ -15,7 +15,7 @@ from calib_serve.ledger.entries import SPANS, Bucket, buckets, coarser, span_of
 from calib_serve.ledger.rows import Row, read_rows
 from calib_serve.ledger.schema import COLUMNS, DELAY, LABEL, SPAN, TALLY
 from calib_serve.ledger.spans import next_mark, note_changes
-from calib_serve.ledger.store import Store
+from calib_serve.ledger.store import Store, version_names
 from calib_serve.receipts import SUMS, Key, Sums, add_at, changes
 
 _NAMES = list(COLUMNS.values())
@@ -81,7 +81,7 @@ def merge_spans(store: Store, connection: Connection, now: float) -> None:
     """Merge old spans into wider ones; other merges, and revocations, wait until this is committed."""
     if not store.database.lite:
         connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
-    names = store.version_names(connection)
+    names = version_names(connection)
     moved: dict[Bucket, Floats] = {}
     merged, mark = set[tuple[float, float]](), next_mark(store.database, connection)
     # All that have sums are in ``span``, whose rows are fewer by slices and bins.
