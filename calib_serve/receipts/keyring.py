@@ -369,7 +369,6 @@ class LiveKeyring(FollowedFile[Keyring]):
 
     Args:
         path: File of the keyring, in JSON.
-        every: Seconds between two looks at the file, at least.
         clock: Seconds that never go back.
         failed: Called where the changed file cannot be read; the ring stays as it was.
 
@@ -381,11 +380,10 @@ class LiveKeyring(FollowedFile[Keyring]):
         self,
         path: str | Path,
         *,
-        every: float = 1.0,
         clock: Callable[[], float] = _time.monotonic,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)
+        super().__init__(path, Keyring.load, clock=clock, failed=failed)
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
         """Verify a receipt; for an unknown key the file is read again first.

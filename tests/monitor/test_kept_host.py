@@ -83,5 +83,5 @@ def test_ids(host: Host) -> None:
 
 def test_samples(host: Host) -> None:
     found = read_samples(host.folder / "samples", model=V[0], version=V[1])
-    assert (found.predictions, found.labels_seen, found.damaged) == (100, 85, 0)
+    assert (found.predictions, len(found.labels)) == (100, 85)
     np.testing.assert_allclose(np.unique(found.logits[:, 0]), [2.0, 2.25, 2.5, 2.75, 3.0])
