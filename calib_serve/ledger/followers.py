@@ -51,7 +51,7 @@ class Followers:
             if connection.execute(free).first() is None:
                 return []
             where = and_(~LABEL.c.fed, LABEL.c.predicted_at < far(until), LABEL.c.version_id == number)
-            rows = read_rows(self._store, connection, where, most=most, lock="all")
+            rows = read_rows(self._store, connection, where, most=most, wait=True)
             mark_rows(self._store, connection, rows, "fed")
             return [row.record for row in rows]
 

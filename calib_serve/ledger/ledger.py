@@ -276,7 +276,7 @@ class Ledger(Store):
             if connection.execute(select(LABEL.c.fed).where(~LABEL.c.tallied).limit(1)).first() is None:
                 return 0
         with self.transaction(patient=True) as connection:
-            rows = read_rows(self, connection, ~LABEL.c.tallied, most=AT_ONCE, lock="free ones")
+            rows = read_rows(self, connection, ~LABEL.c.tallied, most=AT_ONCE, wait=False)
             add_sums(self, connection, increments(self, rows))
             mark_rows(self, connection, rows, "tallied")
             return len(rows)
@@ -349,7 +349,7 @@ class Ledger(Store):
             # What was reported late, or held, lies in narrow spans where other sums were merged since the
             # last sweep: which span has a label is only known where all are merged.
             merge_spans(self, connection, self.time.advance(connection))
-            while rows := read_rows(self, connection, where, most=AT_ONCE, lock="all"):
+            while rows := read_rows(self, connection, where, most=AT_ONCE, wait=True):
                 take_out(self, connection, rows)
                 mark_rows(self, connection, rows, "revoked", "tallied", "fed")
                 for version, of in by_version(rows).items():

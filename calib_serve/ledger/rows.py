@@ -48,17 +48,17 @@ def read_rows(
     where: Any,
     *,
     most: int | None = None,
-    lock: str = "",
+    wait: bool | None = None,
 ) -> list[Row]:
     """Rows of ``label`` in the order of their keys.
 
-    ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
+    ``wait``: lock them, and wait for those that others are at work on, or leave these out; None: no lock.
     """
     names = version_names(connection)
     asked = select(LABEL).where(where).order_by(*KEY)
     asked = asked if most is None else asked.limit(most)
-    if lock:  # which SQLite leaves out: a file has one writer
-        asked = asked.with_for_update(skip_locked=lock == "free ones")
+    if wait is not None:  # which SQLite leaves out: a file has one writer
+        asked = asked.with_for_update(skip_locked=not wait)
     slices: dict[tuple[object, ...], tuple[Key, ...]] = {}  # few are different
     try:
         return [_read(row, names, slices) for row in connection.execute(asked)]
@@ -70,7 +70,7 @@ def locked_rows(store: Store, connection: Connection, keys: Iterable[RowKey]) ->
     """Rows of ``label`` by their keys, locked until the transaction ends."""
     of = sorted(keys)
     for at in range(0, len(of), CHUNK):
-        yield from read_rows(store, connection, tuple_(*KEY).in_(of[at : at + CHUNK]), lock="all")
+        yield from read_rows(store, connection, tuple_(*KEY).in_(of[at : at + CHUNK]), wait=True)
 
 
 def row_of(store: Store, connection: Connection, entry: Entry, *, detect: bool) -> tuple[object, ...]:

@@ -161,7 +161,7 @@ class Outbox:
         self._came: deque[tuple[int, float, str]] = deque()
         # Reentrant, as the handler of a signal may serve while its thread does.
         self._turn, self._sending = threading.RLock(), threading.RLock()
-        self._old: dict[str, float] = {}
+        self._old, self._halved = dict[str, float](), set[str]()
         self._pause, self._again = 0.0, 0.0
         self._empty()
 
@@ -276,6 +276,7 @@ class Outbox:
         elif not self._sent(batch):
             return False
         self._old.pop(batch.name, None)
+        self._halved = {name for name in self._halved if name.partition(".")[0] != batch.name}
         self._leave([batch])
         if self._spool is not None:
             self._spool.settled(batch.name)
@@ -283,6 +284,9 @@ class Outbox:
 
     def _sent(self, batch: Batch) -> bool:
         """Send a batch; whether it is counted, or refused for good."""
+        # Halves, once it was too large: one of them may be counted when the watch is given a larger bound.
+        if batch.name in self._halved:
+            return all(map(self._sent, batch.halves()))
         try:
             refused = batch.refused(self._destination)
         except Unanswered as error:
@@ -294,7 +298,8 @@ class Outbox:
         except CalibServeError as error:  # sending it again would change nothing
             status, n = getattr(error, "status", 0), batch.predictions
             if status == 413 and len(batch.items) > 1:  # the watch was given a bound below the usual one
-                return all(map(self._sent, batch.halves()))
+                self._halved.add(batch.name)
+                return self._sent(batch)
             # A conflict: another batch was counted under this name.
             if not (isinstance(error, ConflictError) or status == 409):
                 self._fail("watch", n, "%d predictions are not counted: %s", n, error)
