@@ -63,18 +63,9 @@ class Batch(NamedTuple):
     items: Union[tuple[Served, ...], tuple[ServedSums, ...]]
 
     @property
-    def predictions(self) -> int:
-        """The number of predictions in it."""
-        return sum(one.count if isinstance(one, ServedSums) else 1 for one in self.items)
-
-    def refused(self, destination: Destination) -> list[tuple[int, str]]:
-        """Count it there; how many predictions were refused, and why each."""
-        sums = [one for one in self.items if isinstance(one, ServedSums)]
-        if sums:
-            answers = destination.served(sums, time=self.time, once=self.name)
-            return [(one.count, why) for one, why in zip(sums, answers, strict=True) if why]
-        served = [one for one in self.items if isinstance(one, Served)]
-        return [(1, one.message) for one in destination.predictions(served, once=self.name)]
+    def counts(self) -> list[int]:
+        """The number of predictions in each item."""
+        return [one.count if isinstance(one, ServedSums) else 1 for one in self.items]
 
     def halves(self) -> Iterator[Batch]:
         """Both halves of its items, whose names are always the same."""
@@ -128,21 +119,17 @@ class Remote:
         self._url, self._token, self._post = url.rstrip("/"), token, post_batch
         self.sample_rate = 1.0
 
-    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, once under this name; return the refused ones.
+    def count(self, batch: Batch) -> list[str]:
+        """Count a batch, once under its name; why each item was refused, or nothing.
 
         Raises Unanswered where the batch may be sent again, else ServerError.
         """
-        found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
-        return [one for one in found if not one.accepted]
-
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, once under this name; why each sum was refused, or nothing.
-
-        Raises as ``predictions``.
-        """
-        told = {"time": time, "items": [asdict(one) for one in sums]}
-        found = self._sent("sums", told, once=once, tries=1)
+        sums = [one for one in batch.items if isinstance(one, ServedSums)]
+        if sums:
+            told = {"time": batch.time, "items": [asdict(one) for one in sums]}
+        else:
+            told = {"items": [one.as_item() for one in batch.items if isinstance(one, Served)]}
+        found = self._sent("sums" if sums else "predictions", told, once=batch.name, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
@@ -191,22 +178,20 @@ class Within:
         """The share of predictions whose logits are kept."""
         return self._watch.sample_rate
 
-    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Remote`` does."""
-        items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
+    def count(self, batch: Batch) -> list[str]:
+        """Count a batch, as ``Remote`` does."""
+        sums = [one for one in batch.items if isinstance(one, ServedSums)]
+        ones = [ServedReceipt(o.receipt, o.id, o.numbers) for o in batch.items if isinstance(o, Served)]
+        once = batch.name.encode()
+        found: Sequence[object]
         try:
-            found = self._watch.predictions(items, once=once.encode())
+            if sums:
+                found = self._watch.served(sums, time=batch.time, once=once)
+            else:
+                found = self._watch.predictions(ones, once=once)
         except LedgerError as error:
             raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
-        return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
-
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Remote`` does."""
-        try:
-            found = self._watch.served(sums, time=time, once=once.encode())
-        except LedgerError as error:
-            raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
-        return ["" if one is None else str(one) for one in found]
+        return [str(one) if isinstance(one, Refused) else "" for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """Count labels, as ``Remote`` does."""

@@ -227,7 +227,7 @@ class Outbox:
     def _here(self) -> int:
         """The number of predictions that wait in memory."""
         with self._turn:
-            named = sum(one.predictions for one in self._named)
+            named = sum(sum(one.counts) for one in self._named)
             return len(self._came) + self._sums.predictions + named + len(self._last)
 
     def send(self, *, at_once: bool = False) -> bool:
@@ -271,7 +271,7 @@ class Outbox:
             began = self._old.setdefault(batch.name, time.monotonic())
             if time.monotonic() - began < _SURE:
                 return True
-            days, n = _OLDEST / DAY, batch.predictions
+            days, n = _OLDEST / DAY, sum(batch.counts)
             self._fail("lost", n, "%d predictions waited for %d days, and are dropped", n, days)
         elif not self._sent(batch):
             return False
@@ -288,7 +288,7 @@ class Outbox:
         if batch.name in self._halved:
             return all(map(self._sent, batch.halves()))
         try:
-            refused = batch.refused(self._destination)
+            refused = self._destination.count(batch)
         except Unanswered as error:
             self._pause = min(max(2 * self._pause, 0.5), 15.0)  # seconds
             self._again = time.monotonic() + self._pause
@@ -296,7 +296,7 @@ class Outbox:
             self._fail("watch", 1, "predictions wait to be counted%s: %s", where, error)
             return False
         except CalibServeError as error:  # sending it again would change nothing
-            status, n = getattr(error, "status", 0), batch.predictions
+            status, n = getattr(error, "status", 0), sum(batch.counts)
             if status == 413 and len(batch.items) > 1:  # the watch was given a bound below the usual one
                 self._halved.add(batch.name)
                 return self._sent(batch)
@@ -304,8 +304,10 @@ class Outbox:
             if not (isinstance(error, ConflictError) or status == 409):
                 self._fail("watch", n, "%d predictions are not counted: %s", n, error)
         else:
-            if lost := sum(n for n, _ in refused):
-                self._fail("refused", lost, "%d predictions were refused: %s", lost, refused[0][1])
+            if lost := sum(n for n, why in zip(batch.counts, refused, strict=True) if why):
+                self._fail(
+                    "refused", lost, "%d predictions were refused: %s", lost, next(filter(None, refused))
+                )
         self._pause, self._again = 0.0, 0.0
         return True
 

@@ -94,7 +94,7 @@ class Spool:
                     elif self._own in self._files and not self._has_rows(self._own):
                         self._end(self._own)
                     raise OSError(str(error)) from error
-                self._rows |= {one.name: _Row(self._own, _number(one), one.predictions) for one in fresh}
+                self._rows |= {one.name: _Row(self._own, _number(one), sum(one.counts)) for one in fresh}
             self._last = {one.name: one for one in growing}
 
     def names(self) -> list[str]:
@@ -178,7 +178,7 @@ class Spool:
                 database.execute(_MAKE)
                 database.execute(f"PRAGMA user_version = {_FORMAT}")
             for one in batches:
-                row = (_number(one), one.name, one.predictions, body := one.json(), zlib.crc32(body))
+                row = (_number(one), one.name, sum(one.counts), body := one.json(), zlib.crc32(body))
                 database.execute("REPLACE INTO waiting VALUES (?, ?, ?, ?, ?)", row)
             database.execute("COMMIT")
 

@@ -7,7 +7,7 @@ import os
 import random
 import sqlite3
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ import pytest
 
 from calib_serve.core.errors import InputError, Rejected, Unanswered
 from calib_serve.receipts import BATCH_LIFE, outbox, spool
-from calib_serve.receipts.batch import Outcome, ServedSums
-from calib_serve.receipts.destination import Served
+from calib_serve.receipts.destination import Batch, Served
 from calib_serve.receipts.items import WIRE_BYTES
 from calib_serve.receipts.outbox import Outbox
 
@@ -45,13 +44,10 @@ class Home:
         if not self.answers:
             raise Unanswered("the answer was lost")
 
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        self._take(once, sum(one.count for one in sums), [vars(one) for one in sums])
-        return [""] * len(sums)
-
-    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        self._take(once, len(batch), [one.as_item() for one in batch])
-        return []
+    def count(self, batch: Batch) -> list[str]:
+        rows = [one.as_item() if isinstance(one, Served) else vars(one) for one in batch.items]
+        self._take(batch.name, sum(batch.counts), rows)
+        return [""] * len(rows)
 
     @property
     def total(self) -> int:
