@@ -9,7 +9,7 @@ from sqlalchemy import and_, delete, func, select, update
 
 from calib_serve.core.arrays import finite
 from calib_serve.ledger.entries import LabelRecord, Progress, State
-from calib_serve.ledger.rows import mark_rows, read_rows
+from calib_serve.ledger.rows import mark_rows, stored_labels
 from calib_serve.ledger.schema import LABEL, STATE, VERSION
 from calib_serve.ledger.spans import far
 from calib_serve.ledger.store import Store, known_version, version_names
@@ -51,7 +51,7 @@ class Followers:
             if connection.execute(free).first() is None:
                 return []
             where = and_(~LABEL.c.fed, LABEL.c.predicted_at < far(until), LABEL.c.version_id == number)
-            rows = read_rows(self._store, connection, where, most=most, wait=True)
+            rows = stored_labels(self._store, connection, where, most=most, wait=True)
             mark_rows(self._store, connection, rows, "fed")
             return [row.record for row in rows]
 

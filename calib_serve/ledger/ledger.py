@@ -25,14 +25,14 @@ from calib_serve.ledger.followers import Followers
 from calib_serve.ledger.rows import (
     CHUNK,
     COLUMNS,
-    Row,
     RowKey,
+    StoredLabel,
     by_version,
     insert_rows,
     locked_rows,
     mark_rows,
-    read_rows,
     row_of,
+    stored_labels,
 )
 from calib_serve.ledger.schema import (
     BATCH,
@@ -150,7 +150,7 @@ class Ledger(Store):
         # Before rows are locked, in the order of revoke.
         merge_spans(self, connection, self.time.advance(connection))
         fates: dict[RowKey, Fate] = {}
-        gone: list[Row] = []
+        gone: list[StoredLabel] = []
         made: list[dict[str, Any]] = []
         for old in locked_rows(self, connection, fresh):
             key, same = old.key, old.label == fresh[old.key]["label"]
@@ -276,7 +276,7 @@ class Ledger(Store):
             if connection.execute(select(LABEL.c.fed).where(~LABEL.c.tallied).limit(1)).first() is None:
                 return 0
         with self.transaction(patient=True) as connection:
-            rows = read_rows(self, connection, ~LABEL.c.tallied, most=AT_ONCE, wait=False)
+            rows = stored_labels(self, connection, ~LABEL.c.tallied, most=AT_ONCE, wait=False)
             add_sums(self, connection, increments(self, rows))
             mark_rows(self, connection, rows, "tallied")
             return len(rows)
@@ -340,7 +340,7 @@ class Ledger(Store):
         )  # fmt: skip
         if dry_run:
             with self.database.reading() as connection:
-                return Revoked(by_version(read_rows(self, connection, where)))
+                return Revoked(by_version(stored_labels(self, connection, where)))
         return self.again(lambda: self._revoked(where, f"labels of {source} were revoked", by))
 
     def _revoked(self, where: ColumnElement[bool], why: str, by: str) -> Revoked:
@@ -349,7 +349,7 @@ class Ledger(Store):
             # What was reported late, or held, lies in narrow spans where other sums were merged since the
             # last sweep: which span has a label is only known where all are merged.
             merge_spans(self, connection, self.time.advance(connection))
-            while rows := read_rows(self, connection, where, most=AT_ONCE, wait=True):
+            while rows := stored_labels(self, connection, where, most=AT_ONCE, wait=True):
                 take_out(self, connection, rows)
                 mark_rows(self, connection, rows, "revoked", "tallied", "fed")
                 for version, of in by_version(rows).items():

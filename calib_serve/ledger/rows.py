@@ -25,7 +25,7 @@ RowKey = tuple[float, bytes]
 """When a prediction was made, and its receipt's nonce."""
 
 
-class Row(NamedTuple):
+class StoredLabel(NamedTuple):
     """A row of ``label`` as it is read."""
 
     record: LabelRecord
@@ -42,14 +42,14 @@ class Row(NamedTuple):
         return self.record.time, self.record.nonce
 
 
-def read_rows(
+def stored_labels(
     store: Store,
     connection: Connection,
     where: Any,
     *,
     most: int | None = None,
     wait: bool | None = None,
-) -> list[Row]:
+) -> list[StoredLabel]:
     """Rows of ``label`` in the order of their keys.
 
     ``wait``: lock them, and wait for those that others are at work on, or leave these out; None: no lock.
@@ -66,11 +66,11 @@ def read_rows(
         raise LedgerError(f"a label in {store.database.name} is damaged: {error!r}") from error
 
 
-def locked_rows(store: Store, connection: Connection, keys: Iterable[RowKey]) -> Iterator[Row]:
+def locked_rows(store: Store, connection: Connection, keys: Iterable[RowKey]) -> Iterator[StoredLabel]:
     """Rows of ``label`` by their keys, locked until the transaction ends."""
     of = sorted(keys)
     for at in range(0, len(of), CHUNK):
-        yield from read_rows(store, connection, tuple_(*KEY).in_(of[at : at + CHUNK]), wait=True)
+        yield from stored_labels(store, connection, tuple_(*KEY).in_(of[at : at + CHUNK]), wait=True)
 
 
 def row_of(store: Store, connection: Connection, entry: Entry, *, detect: bool) -> tuple[object, ...]:
@@ -111,7 +111,7 @@ def insert_rows(
     return rows.keys() - seen
 
 
-def mark_rows(store: Store, connection: Connection, rows: Sequence[Row], *flags: str) -> None:
+def mark_rows(store: Store, connection: Connection, rows: Sequence[StoredLabel], *flags: str) -> None:
     """Set flags of rows, such as ``tallied``."""
     if not rows:
         return
@@ -155,7 +155,7 @@ def _lists(rows: Iterable[Sequence[object]]) -> tuple[str, ...]:
     return tuple(json.dumps(one, default=lambda value: f"\\x{value.hex()}") for one in columns)
 
 
-def by_version(rows: Sequence[Row]) -> dict[Version, list[bytes]]:
+def by_version(rows: Sequence[StoredLabel]) -> dict[Version, list[bytes]]:
     """The nonces of rows by version."""
     found: dict[Version, list[bytes]] = {}
     for row in rows:
@@ -163,7 +163,9 @@ def by_version(rows: Sequence[Row]) -> dict[Version, list[bytes]]:
     return found
 
 
-def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[object, ...], tuple[Key, ...]]) -> Row:
+def _read(
+    row: Any, names: Mapping[int, Version], known: dict[tuple[object, ...], tuple[Key, ...]]
+) -> StoredLabel:
     """Read a row of ``label``, its columns in their order; ``known``: slices that were read before."""
     (
         predicted_at, receipt, number, arrived_at, confidence, predicted, label, inclusion, group, tallied,
@@ -180,4 +182,4 @@ def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[object, ...]
         *version, predicted_at, receipt, arrived_at, confidence, predicted == label, predicted, inclusion,
         group, slices, shadow,
     )  # fmt: skip
-    return Row(record, source, tallied, fed, revoked, label, history)
+    return StoredLabel(record, source, tallied, fed, revoked, label, history)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, select, text, update
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.ledger.entries import SPANS, Bucket, buckets, coarser, span_of
-from calib_serve.ledger.rows import Row, read_rows
+from calib_serve.ledger.rows import StoredLabel, stored_labels
 from calib_serve.ledger.schema import COLUMNS, DELAY, LABEL, SPAN, TALLY
 from calib_serve.ledger.spans import next_mark, note_changes
 from calib_serve.ledger.store import Store, version_names
@@ -24,10 +24,10 @@ _EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.n
 
 def fresh_sums(store: Store, connection: Connection) -> dict[Bucket, Sums]:
     """The sums of labels that are in no tally yet."""
-    return increments(store, read_rows(store, connection, ~LABEL.c.tallied))
+    return increments(store, stored_labels(store, connection, ~LABEL.c.tallied))
 
 
-def increments(store: Store, rows: Sequence[Row]) -> dict[Bucket, Sums]:
+def increments(store: Store, rows: Sequence[StoredLabel]) -> dict[Bucket, Sums]:
     """Sum labels by the slices and spans that they count in."""
     found: dict[Bucket, Sums] = {}
     members: dict[tuple[tuple[Key, ...], tuple[float, float]], list[int]] = {}
@@ -117,7 +117,7 @@ def _put(store: Store, found: dict[Bucket, Floats], place: Bucket, row: Any) -> 
         by_bin[row.bin] += [getattr(row, column) for column in _NAMES]
 
 
-def take_out(store: Store, connection: Connection, rows: Sequence[Row]) -> None:
+def take_out(store: Store, connection: Connection, rows: Sequence[StoredLabel]) -> None:
     """Subtract labels from the sums of their places; spans must have been merged."""
     taken = increments(store, [row for row in rows if row.tallied])
     less = {place: Sums.zeros(store.bins) - more for place, more in taken.items()}

@@ -12,7 +12,7 @@ from sqlalchemy import event
 from calib_serve.core.errors import LedgerError
 from calib_serve.ledger import Entry, Ledger
 from calib_serve.ledger.entries import LabelRecord, Shadowed
-from calib_serve.ledger.rows import Row, mark_rows
+from calib_serve.ledger.rows import StoredLabel, mark_rows
 from calib_serve.receipts import DAY, Label, Receipt, Shadow
 from calib_serve.receipts.sums import Key, Sums
 
@@ -98,7 +98,7 @@ def test_as_many_rows_as_there_are_go_in_steps(ledger: Ledger, monkeypatch: pyte
     ledger.accept(entries([make_label(i, when=NOW) for i in range(10)], source="lab"))
     at_once = []
 
-    def counted(store: object, connection: object, marked: list[Row], *flags: str) -> None:
+    def counted(store: object, connection: object, marked: list[StoredLabel], *flags: str) -> None:
         at_once.append(len(marked))
         mark_rows(store, connection, marked, *flags)
 
