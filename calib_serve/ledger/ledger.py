@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, text, update
@@ -58,22 +57,6 @@ from calib_serve.receipts import BATCH_LIFE, BatchKey, Key, Kind, Sums, Version,
 
 AT_ONCE = 20_000
 """Rows that are rolled up or taken out at once."""
-
-
-@dataclass(frozen=True)
-class Revoked:
-    """Revoked labels.
-
-    Args:
-        nonces: Nonces of their receipts, by version.
-    """
-
-    nonces: Mapping[Version, Sequence[bytes]]
-
-    @property
-    def labels(self) -> dict[Version, int]:
-        """The number of revoked labels, by version."""
-        return {version: len(of) for version, of in self.nonces.items()}
 
 
 class Ledger(Store):
@@ -322,8 +305,10 @@ class Ledger(Store):
         until: float = math.inf,
         by: str = "",
         dry_run: bool = False,
-    ) -> Revoked:
+    ) -> dict[Version, list[bytes]]:
         """Take the labels of a source that arrived in [since, until) out of every sum, in one step.
+
+        The nonces of their receipts, by version.
 
         Their receipts stay seen, and what the drift detector was fed with stays.
 
@@ -340,10 +325,10 @@ class Ledger(Store):
         )  # fmt: skip
         if dry_run:
             with self.database.reading() as connection:
-                return Revoked(by_version(stored_labels(self, connection, where)))
+                return by_version(stored_labels(self, connection, where))
         return self.again(lambda: self._revoked(where, f"labels of {source} were revoked", by))
 
-    def _revoked(self, where: ColumnElement[bool], why: str, by: str) -> Revoked:
+    def _revoked(self, where: ColumnElement[bool], why: str, by: str) -> dict[Version, list[bytes]]:
         nonces: dict[Version, list[bytes]] = {}
         with self.transaction(patient=True) as connection:
             # What was reported late, or held, lies in narrow spans where other sums were merged since the
@@ -356,7 +341,7 @@ class Ledger(Store):
                     nonces.setdefault(version, []).extend(of)
             for version, of in sorted(nonces.items()):
                 next_edition(self, connection, why, version, by=by, labels=len(of))
-        return Revoked(nonces)
+        return nonces
 
     def restored(self, *, by: str = "") -> None:
         """Note that this is an older state of the ledger: labels that it may have lost are refused."""

@@ -301,7 +301,7 @@ class LedgerMachine(RuleBasedStateMachine):
         mine = {i for i, of in self.model.counted.items() if of == source} - self.model.revoked
         out = {i for i in mine if self.model.arrived[i] < until}
         kept = {i for i in out if not self.old(i)}  # rows of those that are older may be gone
-        told = self.ledgers[at].revoke(source, until=until, by="me").nonces
+        told = self.ledgers[at].revoke(source, until=until, by="me")
         done = {i for i in out if LABELS[i].receipt.nonce in {n for of in told.values() for n in of}}
         assert kept <= done
         assert sum(map(len, told.values())) == len(done)
