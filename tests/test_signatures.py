@@ -31,7 +31,6 @@ PASSED_ON = {
     "_with_inference.inference": "TorchServe's",
     "log_calibrated": "MLflow's log_model",
     "CalibratedClassifier.fit": "the classifier's own fit",
-    "_retried.tried": "those of the method that is retried",
 }
 """Functions that pass on keywords of others, and whose."""
 

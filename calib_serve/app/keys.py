@@ -172,6 +172,6 @@ def _when_to_retire(row: dict[str, Any]) -> str:
         return "once another signs"
     if row["retire_from"] is None:
         return "once it signs nowhere (not known here)"
-    from calib_serve.receipts import told_time
+    from calib_serve.core.text import when
 
-    return "now" if row["retire_from"] < time.time() else f"from {told_time(row['retire_from'])} on"
+    return "now" if row["retire_from"] < time.time() else f"from {when(row['retire_from'] + 60)} on"

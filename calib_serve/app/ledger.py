@@ -160,14 +160,16 @@ def _revoke(ledger: str, *, options: Annotated[_Revoked, Flat]) -> None:
         raise InputError(f"there are no samples at {options.samples}: a refit would go on with these labels")
     log = None if options.samples is None else SampleLog(options.samples)
     with _opened(ledger) as book:
-        if log is not None and not dry_run:  # first: what is revoked is not found again
-            for version, nonces in book.revoke(source, since=begun, until=end, dry_run=True).nonces.items():
-                log.take_back(*version, nonces)
-        told = book.revoke(source, since=begun, until=end, by=_who(), dry_run=dry_run)
+        # Of samples before: what is revoked is not found again; and after: labels may have come meanwhile.
+        for look in [dry_run] if log is None else [True, dry_run]:
+            told = book.revoke(source, since=begun, until=end, by=_who(), dry_run=look)
+            if log is not None and not dry_run:
+                for version, nonces in told.items():
+                    log.take_back(*version, nonces)
     done = "would be taken back" if dry_run else "taken back"
-    for (model, own), number in sorted(told.labels.items()):
-        _say(f"{model} {own}: {number} {done}")
-    if not told.labels:
+    for (model, own), nonces in sorted(told.items()):
+        _say(f"{model} {own}: {len(nonces)} {done}")
+    if not told:
         _say("nothing to take back")
 
 

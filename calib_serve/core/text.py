@@ -150,9 +150,11 @@ def decimals(value: float, digits: int = 3) -> str:
 def when(seconds: float) -> str:
     """Write a moment, given in seconds since 1970, in UTC.
 
-    >>> when(86400.0)
-    '1970-01-02 00:00 UTC'
+    >>> when(86400.0), when(1e300)
+    ('1970-01-02 00:00 UTC', 'after the year 9999')
     """
+    if seconds >= 253_402_300_800.0:  # beyond the calendar, as after an endless time to live
+        return "after the year 9999"
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if math.isfinite(seconds) else UNKNOWN
 
 

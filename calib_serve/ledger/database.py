@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock: PostgreSQL asks to try again
 _LOCKED = "55P03"  # a lock was not free within lock_timeout
-_PATIENT = 60.0  # times as long as usual, for what is done beside
-_READING = 4.0  # times as long as usual, for what only reads
 _SEND = "whether this was counted is not known: send it again"
 _TIMELINE = "select substring(pg_walfile_name(pg_current_wal_lsn()) for 8)"
 _SCHEMES = ("postgresql://", "postgres://")
@@ -92,13 +90,13 @@ class Database:
 
         ``patient``: a statement may take long, as nobody waits for what is done.
         """
-        with self._in_turn(), self._begun(writes=True, statement=_PATIENT if patient else 1.0) as connection:
+        with self._in_turn(), self._begun(writes=True, statement=60.0 if patient else 1.0) as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[sql.Connection]:
         """Read a snapshot of one moment."""
-        with self._begun(writes=False, statement=_READING) as one:
+        with self._begun(writes=False, statement=4.0) as one:
             yield one
 
     @property

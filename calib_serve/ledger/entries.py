@@ -23,8 +23,6 @@ place of another. ``revoked``: it was to, and the other was revoked, so that non
 SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), (DAY, 400 * DAY))
 """Widths of the spans of prediction time, and the age until which each is kept; seconds."""
 
-_MOST_RANGES = 1_000  # of a sender's numbers: 10 KB
-
 
 class Entry(NamedTuple):
     """A label to be counted.
@@ -218,29 +216,3 @@ def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | 
         if wider >= width and now - (start + width) <= most:
             return math.floor(start / wider) * wider, wider
     return None
-
-
-def with_number(counted: str, number: int) -> str | None:
-    """Add a number to ranges of numbers; None where it is in them.
-
-    Of more than a thousand ranges the lowest two become one: what is missing between them counts as sent.
-
-    >>> with_number("1-3,7", 4), with_number("1-4,6-7", 5), with_number("", 2), with_number("1-4", 3)
-    ('1-4,7', '1-7', '2', None)
-    """
-    found = [(int(first), int(last or first)) for first, _, last in _ranges(counted)]
-    if any(first <= number <= last for first, last in found):
-        return None
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted([*found, (number, number)]):
-        if merged and first == merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], last
-        else:
-            merged.append((first, last))
-    if len(merged) > _MOST_RANGES:
-        merged[:2] = [(merged[0][0], merged[1][1])]
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in merged)
-
-
-def _ranges(counted: str) -> list[tuple[str, str, str]]:
-    return [one.partition("-") for one in counted.split(",") if one]

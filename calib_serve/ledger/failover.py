@@ -20,7 +20,6 @@ LEDGER_ITSELF = "the ledger"
 """Where ``given`` has a program's name: what is noted of the ledger itself."""
 
 _TIMELINE, _SINCE = "timeline", "missing since"
-_BESIDE = 300.0  # seconds by which programs that run beside each other wrote last, at most
 
 
 def note_timeline(database: Database, connection: Connection) -> str | None:
@@ -52,7 +51,8 @@ def note_timeline(database: Database, connection: Connection) -> str | None:
 
 def _last_written(connection: Connection) -> float:
     """The time at which programs wrote last, by the clock of the slowest of them."""
-    latest = select(func.max(PROGRAM.c.wrote_at) - _BESIDE).scalar_subquery()
+    # Programs that run beside each other wrote last within five minutes.
+    latest = select(func.max(PROGRAM.c.wrote_at) - 300.0).scalar_subquery()
     asked = select(func.min(PROGRAM.c.wrote_at)).where(PROGRAM.c.wrote_at >= latest)
     return float(connection.execute(asked).scalar() or 0.0)
 

@@ -184,7 +184,7 @@ class Intake:
 
     def has_room(self, more: int) -> bool:
         """Whether so many more predictions and labels may wait for their versions."""
-        return sum(self.ledger.held().values()) + more <= MOST_HELD
+        return sum(self.ledger.held.counts().values()) + more <= MOST_HELD
 
     def _held(
         self,
@@ -197,7 +197,7 @@ class Intake:
         unknown = [(i, one) for i, one in enumerate(checked) if isinstance(one, _UnknownVersion)]
         if not (self._holds and unknown and self.has_room(len(unknown))):
             return False
-        self.ledger.hold(
+        self.ledger.held.add(
             [
                 Held(
                     "label",

@@ -18,13 +18,13 @@ from sqlalchemy import func, select
 from calib_serve.core.errors import Refused
 from calib_serve.core.names import shown
 from calib_serve.ledger.ledger import Ledger
+from calib_serve.ledger.rows import CHUNK
 from calib_serve.ledger.schema import PREDICTION_ID
 from calib_serve.receipts import Fate, nonce_of
 
 ReceiptsById = Mapping[str, Mapping[str, Sequence[str]]]
 """Receipts by model, by id."""
 
-_AT_ONCE = 500  # ids of one question
 _ROW = PREDICTION_ID.c
 
 
@@ -133,8 +133,8 @@ class PredictionIds:
         names = [_hashed(one) for one in ids]
         found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
         with self._ledger.database.reading() as connection:
-            for at in range(0, len(names), _AT_ONCE):
-                asked = select(PREDICTION_ID).where(_ROW.id_hash.in_(names[at : at + _AT_ONCE]))
+            for at in range(0, len(names), CHUNK):
+                asked = select(PREDICTION_ID).where(_ROW.id_hash.in_(names[at : at + CHUNK]))
                 if source is not None:
                     asked = asked.where(_ROW.source == source)
                 for row in connection.execute(asked):

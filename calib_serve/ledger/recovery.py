@@ -39,7 +39,7 @@ def read_kept(
     """
     found: dict[str, T] = {}
     damaged: dict[str, Exception] = {}
-    for state in ledger.states(kind, version):
+    for state in ledger.followers.states(kind, version):
         try:
             found[state.name] = read(state.value)
         except (InputError, ValueError, RecursionError) as error:
@@ -58,7 +58,7 @@ def note_recovery(ledger: Ledger, version: Version, what: str, why: object, *, n
         now: Seconds since 1970.
     """
     log.error("%s %s: %s begins anew: %s", *version, what, why)
-    ledger.keep(_KIND, version, what, str(why).encode(), now=now)
+    ledger.followers.keep(_KIND, version, what, str(why).encode(), now=now)
 
 
 def recent_recovery(ledger: Ledger, *, now: float) -> str | None:
@@ -68,7 +68,7 @@ def recent_recovery(ledger: Ledger, *, now: float) -> str | None:
         ledger: Ledger that noted them.
         now: Seconds since 1970.
     """
-    lately = [one for one in ledger.states(_KIND) if abs(now - one.changed_at) < DAY]
+    lately = [one for one in ledger.followers.states(_KIND) if abs(now - one.changed_at) < DAY]
     if not lately:
         return None
     one = lately[-1]

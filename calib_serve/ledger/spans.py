@@ -34,8 +34,6 @@ Fresh = Mapping[Bucket, Sums]
 WHOLE: Place = (0.0, 0.0)  # all time
 FAR = 1e15  # seconds: no prediction is that far from 1970
 _COUNTED = ("calib_predictions_total", "calib_feedback_total")
-_ROWS = 50_000  # read at once
-_WINDOWS = 32  # kept of a version while nothing comes
 _KEEP = DAY  # seconds after which a version is read anew, and what became too old for any window is let go
 
 
@@ -176,7 +174,7 @@ class Spans:
             else:
                 more = self._sum([p for p in places if p[0] >= since and (p[0] + p[1] > until) == young])
             found[: len(more)] += more
-        if len(self._known) > _WINDOWS:  # windows move, where nothing comes
+        if len(self._known) > 32:  # windows move, where nothing comes
             self._known.clear()
         self._known[since, until, young] = found
         return found
@@ -366,7 +364,7 @@ class Moment:
                 asked = select(c.start, c.width, c.kind, literal_column("''"), step, *map(func.sum, values))
                 asked = asked.where(c.kind == "segment").group_by(c.start, c.width, c.kind, step)
             of = asked.where(c.version_id == kept.number, *where(c)).order_by(c.start, c.width)
-            for rows in self._connection.execute(of).partitions(_ROWS):
+            for rows in self._connection.execute(of).partitions(50_000):
                 slot = [slots.setdefault((kind, name), len(slots)) for _, _, kind, name, *_ in rows]
                 found = np.array([row[4:] for row in rows], np.float64)
                 at = np.array(slot)[:, None] * length + end + found[:, :1].astype(np.intp)
@@ -408,6 +406,11 @@ def note_changes(
         made = database.insert(SPAN)
         raised = {"changed": made.excluded.changed}
         connection.execute(made.on_conflict_do_update(index_elements=names, set_=raised), rows)
+
+
+def far(seconds: float) -> float:
+    """A time that every database can compare with, also for one without end."""
+    return min(max(seconds, -FAR), FAR)
 
 
 @functools.cache

@@ -135,7 +135,7 @@ def detector_rows(watch: Watch, versions: Sequence[Version], published: Publishe
         published: Sums of the ledger, for the labels of its series.
     """
     feed = watch.feed
-    progress = watch.ledger.progress()
+    progress = watch.ledger.followers.progress()
     still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
     for version in versions:
         known, own = progress.get(version), published.labels(version)

@@ -141,7 +141,7 @@ class DriftFeed:
             return list(self._mature(0.0))
         by_wait: dict[float, set[Version]] = {}
         early = []
-        for version in self._ledger.waiting():
+        for version in self._ledger.followers.waiting():
             maturity = self.maturity(version)
             by_wait.setdefault(maturity.seconds, set()).add(version)
             if self._labelled_until(version, maturity) > self._tried.get(version, -math.inf):
@@ -156,7 +156,7 @@ class DriftFeed:
 
     def _mature(self, seconds: float) -> dict[Version, int]:
         """The number of waiting labels this old, by version; all of them without a wait."""
-        return self._ledger.waiting(until=self._clock() - seconds if seconds else math.inf)
+        return self._ledger.followers.waiting(until=self._clock() - seconds if seconds else math.inf)
 
     def also(self, work: Callable[[], object], *, every: float) -> None:
         """Add ``work`` to the thread, every so many seconds."""
@@ -210,7 +210,7 @@ class DriftFeed:
             until = max(now - maturity.seconds, self._labelled_until(version, maturity))
             self._tried[version] = until = self._whole_groups(version, until, maturity)
         with self._ledger.transaction():
-            rows = self._ledger.take_waiting(version, until=until, most=ITEMS_A_TRANSACTION)
+            rows = self._ledger.followers.take(version, until=until, most=ITEMS_A_TRANSACTION)
             if rows:
                 if any(row.group for row in rows):
                     self._grouped.add(version)
@@ -230,12 +230,12 @@ class DriftFeed:
 
     def _in_order(self, version: Version, rows: Sequence[LabelRecord]) -> Sequence[LabelRecord]:
         """The rows no older than the last fed label, whose time is kept; the others are late."""
-        fed = self._ledger.progress()[version].fed_until
+        fed = self._ledger.followers.progress()[version].fed_until
         if fed > self._clock() + SKEW:  # a clock was ahead: by it all that comes would be late
             fed = -math.inf
         fresh = [row for row in rows if row.time >= fed]
         until = max(rows[-1].time, fed)
-        self._ledger.advance(version, fed_until=until, late=len(rows) - len(fresh))
+        self._ledger.followers.advance(version, fed_until=until, late=len(rows) - len(fresh))
         return fresh
 
     def _feed(self, version: Version, rows: Sequence[LabelRecord], made: Detector, now: float) -> None:
@@ -248,11 +248,11 @@ class DriftFeed:
             predicted=[row.predicted for row in rows],
             group=[row.group for row in rows],
         )
-        self._ledger.keep(_DETECTOR, version, "", detector.state(), now=now)
+        self._ledger.followers.keep(_DETECTOR, version, "", detector.state(), now=now)
         self._fed.add(version)
         excess = [row.confidence - row.correct for row in rows]
         opened = self.incidents.observe(version, excess, alarms, first=first, now=now)
-        self._ledger.advance(
+        self._ledger.followers.advance(
             version,
             evidence=(detector.log_evidence, detector.log_threshold),
             alarms=len(alarms),

@@ -46,7 +46,7 @@ class HeldVersions:
     def hold(self, served: Sequence[tuple[str, ServedSums, float]]) -> None:
         """Store predictions until their versions are known, each with its name and time."""
         now = self._ledger.time.now()
-        self._ledger.hold(
+        self._ledger.held.add(
             [
                 Held("prediction", name, (one.model, one.version), _content(one, made), "", now)
                 for name, one, made in served
@@ -55,7 +55,7 @@ class HeldVersions:
 
     def release(self, models: Collection[Version]) -> None:
         """Count what waits for versions that are known by now, as when it came."""
-        for version in self._ledger.held():
+        for version in self._ledger.held.counts():
             release = functools.partial(self._released, version)
             while version in models and self._ledger.database.again(release):
                 pass
@@ -64,7 +64,7 @@ class HeldVersions:
         """Count some of the items that wait for a version; whether more may wait."""
         with self._ledger.transaction():
             # Taken out and counted in one transaction: a crash leaves it waiting.
-            rows = self._ledger.take_held(version, most=ITEMS_A_TRANSACTION)
+            rows = self._ledger.held.take(version, most=ITEMS_A_TRANSACTION)
             told = [json.loads(row.content) for row in rows]
             of_labels = [i for i, row in enumerate(rows) if row.kind == "label"]
             served: dict[float, list[ServedSums]] = defaultdict(list)
@@ -83,7 +83,7 @@ class HeldVersions:
     def give_up(self) -> None:
         """Drop what waited a day for its version; the loss is counted and logged."""
         lost: Counter[Version] = Counter()
-        for row in self._ledger.drop_held():
+        for row in self._ledger.held.drop_old():
             served = [] if row.kind == "label" else json.loads(row.content)["served"]
             lost[row.version] += ServedSums(*row.version, *served).count if served else 1
         for (model, version), n in lost.items():
@@ -94,7 +94,7 @@ class HeldVersions:
 
     def check(self) -> None:
         """Raise InputError where anything waits for its version."""
-        for (model, version), n in self._ledger.held().items():
+        for (model, version), n in self._ledger.held.counts().items():
             raise InputError(
                 f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"
             )

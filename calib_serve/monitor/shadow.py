@@ -268,11 +268,11 @@ class ShadowFollower:
         for tag, of_tag in by_tag.items():
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
             told = json.dumps(tests[tag].as_dict()).encode()
-            self._ledger.keep(_KIND, version, tag, told, now=now)
+            self._ledger.followers.keep(_KIND, version, tag, told, now=now)
         # The tests of eight shadows are kept: those that had a label last.
         for tag in list(tests)[:-8]:
             log.warning("%s %s: the test of shadow %s is dropped, there are others", *version, tag)
-            self._ledger.discard(_KIND, version, tag)
+            self._ledger.followers.discard(_KIND, version, tag)
 
 
 def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:

@@ -52,7 +52,6 @@ from calib_serve.receipts.items import row_size as row_size
 from calib_serve.receipts.keyring import SKEW as SKEW
 from calib_serve.receipts.keyring import Keyring as Keyring
 from calib_serve.receipts.keyring import LiveKeyring as LiveKeyring
-from calib_serve.receipts.keyring import told_time as told_time
 from calib_serve.receipts.nonces import draw_nonces as draw_nonces
 from calib_serve.receipts.policy import LabelPolicy as LabelPolicy
 from calib_serve.receipts.policy import parse_policy as parse_policy

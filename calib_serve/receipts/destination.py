@@ -1,9 +1,10 @@
-"""Destinations of predictions and labels: a ``calib-serve watch``, or a Watch of this process."""
+"""Destinations of batches and labels: a ``calib-serve watch``, or a Watch of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union, runtime_checkable
 
 import numpy as np
@@ -43,6 +44,68 @@ class Served(NamedTuple):
         return {**item, "logits": self.numbers} if self.logits else item
 
 
+def wire_size(one: Served | ServedSums) -> int:
+    """The most bytes that an item takes over the wire, whatever its numbers are."""
+    if isinstance(one, ServedSums):
+        return 250 + len(json.dumps([one.model, one.version, one.segment]))
+    # A letter takes 12 characters at most, and a number of two bytes 24.
+    return 50 + len(one.receipt) + 12 * (len(one.id) + len(one.logits))
+
+
+class Batch(NamedTuple):
+    """Predictions, or sums of them, that are sent under one name until they are settled.
+
+    ``time``: when the first of them was made, about, in seconds since 1970.
+    """
+
+    name: str
+    time: float
+    items: Union[tuple[Served, ...], tuple[ServedSums, ...]]
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of predictions in each item."""
+        return [one.count if isinstance(one, ServedSums) else 1 for one in self.items]
+
+    def halves(self) -> Iterator[Batch]:
+        """Both halves of its items, whose names are always the same."""
+        middle = len(self.items) // 2
+        for at, items in enumerate((self.items[:middle], self.items[middle:])):
+            yield self._replace(name=f"{self.name}.{at}", items=items)
+
+    def json(self) -> bytes:
+        """Its form on disk, without its name."""
+        rows = [
+            astuple(one) if isinstance(one, ServedSums) else (one.receipt, one.id, one.numbers)
+            for one in self.items
+        ]
+        return json.dumps([self.time, rows]).encode()
+
+    @classmethod
+    def read(cls, name: str, body: bytes) -> Batch:
+        """Read a batch from its form on disk; ValueError, or TypeError, for any other form."""
+        try:
+            told, rows = json.loads(body)
+            items: Any = tuple(Served.of(*row) if len(row) == 3 else _sums(row) for row in rows)
+            texts = [text for one in items if isinstance(one, Served) for text in (one.receipt, one.id)]
+            if len({type(one) for one in items}) != 1 or not all(isinstance(one, str) for one in texts):
+                raise ValueError("they are no predictions")
+            return cls(name, float(told), items)
+        except (OverflowError, RecursionError) as error:
+            raise ValueError(str(error)) from error
+
+
+def _sums(row: list[Any]) -> ServedSums:
+    found = ServedSums(*row)
+    texts = (found.model, found.version, found.segment)
+    numbers = (found.predicted, found.low, found.high, found.count, found.confidence)
+    if not all(isinstance(one, str) for one in texts) or not all(
+        type(one) in (int, float) for one in numbers
+    ):
+        raise TypeError("they are no sums of predictions")
+    return found
+
+
 class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``.
 
@@ -56,21 +119,17 @@ class Remote:
         self._url, self._token, self._post = url.rstrip("/"), token, post_batch
         self.sample_rate = 1.0
 
-    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, once under this name; return the refused ones.
+    def count(self, batch: Batch) -> list[str]:
+        """Count a batch, once under its name; why each item was refused, or nothing.
 
         Raises Unanswered where the batch may be sent again, else ServerError.
         """
-        found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
-        return [one for one in found if not one.accepted]
-
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, once under this name; why each sum was refused, or nothing.
-
-        Raises as ``predictions``.
-        """
-        told = {"time": time, "items": [asdict(one) for one in sums]}
-        found = self._sent("sums", told, once=once, tries=1)
+        sums = [one for one in batch.items if isinstance(one, ServedSums)]
+        if sums:
+            told = {"time": batch.time, "items": [asdict(one) for one in sums]}
+        else:
+            told = {"items": [one.as_item() for one in batch.items if isinstance(one, Served)]}
+        found = self._sent("sums" if sums else "predictions", told, once=batch.name, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
@@ -119,22 +178,20 @@ class Within:
         """The share of predictions whose logits are kept."""
         return self._watch.sample_rate
 
-    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Remote`` does."""
-        items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
+    def count(self, batch: Batch) -> list[str]:
+        """Count a batch, as ``Remote`` does."""
+        sums = [one for one in batch.items if isinstance(one, ServedSums)]
+        ones = [ServedReceipt(o.receipt, o.id, o.numbers) for o in batch.items if isinstance(o, Served)]
+        once = batch.name.encode()
+        found: Sequence[object]
         try:
-            found = self._watch.predictions(items, once=once.encode())
+            if sums:
+                found = self._watch.served(sums, time=batch.time, once=once)
+            else:
+                found = self._watch.predictions(ones, once=once)
         except LedgerError as error:
             raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
-        return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
-
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Remote`` does."""
-        try:
-            found = self._watch.served(sums, time=time, once=once.encode())
-        except LedgerError as error:
-            raise Unanswered(f"the ledger cannot keep the predictions: {error}") from error
-        return ["" if one is None else str(one) for one in found]
+        return [str(one) if isinstance(one, Refused) else "" for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """Count labels, as ``Remote`` does."""

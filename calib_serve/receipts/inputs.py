@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.receipts.batch import OTHER, is_id, is_segment
+from calib_serve.receipts.environment import KEYRING, from_environment
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.recorder import Tag
 from calib_serve.receipts.wire import shadow_tag
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
 
 log = logging.getLogger(__name__)
-
-KEYRING = "CALIB_SERVE_KEYRING"
-"""The variable that names a keyring where none is given."""
 
 
 def optional_artifact(what: Artifact | str | Path | int) -> Artifact | None:
@@ -39,7 +36,7 @@ def optional_artifact(what: Artifact | str | Path | int) -> Artifact | None:
 
 def keyring_of(given: Keyring | LiveKeyring | str | Path | None) -> Keyring | LiveKeyring | None:
     """The given keyring, or the one that the environment names; None, and a warning, where there is none."""
-    if given is None and not (given := os.environ.get(KEYRING)):
+    if given is None and (given := from_environment(KEYRING)) is None:
         log.warning(
             "receipts are off: no keyring is given, and %s names none (calib-serve keys new FILE)", KEYRING
         )

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from calib_serve.core.errors import InputError, KeyringError, Refused, of_a_newer
 from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
+from calib_serve.core.text import when
 from calib_serve.receipts.nonces import NONCE_BYTES, draw_nonces
 from calib_serve.receipts.wire import (
     DAY,
@@ -185,7 +186,7 @@ class Keyring:
                 raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=_FORMAT)}")
             keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
             times = {str(k): known.get("demoted") for k, known in content.get("times", {}).items()}
-            demoted = {k: _era(float(when)) for k, when in times.items() if when is not None}
+            demoted = {k: _era(float(at)) for k, at in times.items() if at is not None}
             if kept == _FORMAT:
                 return cls(str(content["active"]), keys, demoted)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -199,7 +200,7 @@ class Keyring:
             "format": _FORMAT,
             "active": self.active,
             "keys": {key_id: base64.b64encode(key).decode() for key_id, key in self.keys.items()},
-            "times": {key_id: {"demoted": when} for key_id, when in self.demoted.items()},
+            "times": {key_id: {"demoted": at} for key_id, at in self.demoted.items()},
         }
         try:
             write_whole(Path(path), json.dumps(content, indent=2), mode=0o600)
@@ -307,7 +308,7 @@ class Keyring:
             )
         if until is not None and not early and clock() <= until:
             raise KeyringError(
-                f"labels for receipts of {key_id!r} are accepted until {told_time(until)}; retire it then, "
+                f"labels for receipts of {key_id!r} are accepted until {when(until + 60)}; retire it then, "
                 "or use --early to refuse them"
             )
         keys = {k: v for k, v in self.keys.items() if k != key_id}
@@ -330,23 +331,11 @@ def _lock(path: Path, *, make: bool = False) -> Iterator[None]:
         yield
 
 
-def _era(when: float) -> float:
+def _era(seconds: float) -> float:
     # Until the year 10000, beyond which no calendar goes.
-    if not 0 <= when < 253_402_300_800.0:
+    if not 0 <= seconds < 253_402_300_800.0:
         raise ValueError("a time is none of this era")
-    return when
-
-
-def told_time(when: float) -> str:
-    """A time for people, in UTC.
-
-    >>> told_time(0.0)
-    '1970-01-01 00:00:00Z'
-    """
-    try:
-        return _time.strftime("%Y-%m-%d %H:%M:%SZ", _time.gmtime(when))
-    except (OverflowError, ValueError, OSError):  # beyond the calendar, as after an endless time to live
-        return "after the year 9999"
+    return seconds
 
 
 def _name(key: bytes) -> str:
@@ -369,7 +358,6 @@ class LiveKeyring(FollowedFile[Keyring]):
 
     Args:
         path: File of the keyring, in JSON.
-        every: Seconds between two looks at the file, at least.
         clock: Seconds that never go back.
         failed: Called where the changed file cannot be read; the ring stays as it was.
 
@@ -381,11 +369,10 @@ class LiveKeyring(FollowedFile[Keyring]):
         self,
         path: str | Path,
         *,
-        every: float = 1.0,
         clock: Callable[[], float] = _time.monotonic,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)
+        super().__init__(path, Keyring.load, clock=clock, failed=failed)
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
         """Verify a receipt; for an unknown key the file is read again first.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import math
 import secrets
 import threading
@@ -22,15 +23,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calib_serve.core.errors import CalibServeError, ConflictError, Unanswered
 from calib_serve.receipts.batch import BATCH_LIFE, ServedSums
 from calib_serve.receipts.counters import MOST_TO_ADD_UP
-from calib_serve.receipts.delivery import Batch, Courier, wire_size
-from calib_serve.receipts.destination import Destination, Served
+from calib_serve.receipts.destination import Batch, Destination, Served, wire_size
 from calib_serve.receipts.items import WIRE_BYTES, WIRE_ITEMS, in_batches
 from calib_serve.receipts.wire import DAY
 
 if TYPE_CHECKING:
     from calib_serve.receipts.spool import Spool
+
+log = logging.getLogger(__name__)
 
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
 _BYTES = 32 << 20  # of predictions that wait one by one in memory, of which logits may be half
@@ -120,6 +123,9 @@ class _GrowingSums:
 class Outbox:
     """Sends the predictions of one model version to ``destination``; safe to use from threads.
 
+    A batch that is not answered waits, and one that is refused for good is counted as lost. A watch that does
+    not answer is asked ever more rarely, and that is said once a minute.
+
     ``bins``: of confidence, as the watch has them. ``clauses``: those of a contract that count a prediction,
     by its confidence, class and segment; None without a contract. ``most``: sums, and predictions that go one
     by one, that may wait in memory; what comes beyond is counted by ``failed``. ``spool``: a folder for what
@@ -139,13 +145,13 @@ class Outbox:
         spool: str | Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._most, self._clock = most, clock
-        self._courier = Courier(destination, failed, on_disk=spool is not None)
+        self._destination, self._most, self._clock = destination, most, clock
+        self._count_failure, self._said = failed, dict[str, float]()
         self._spool: Spool | None = None
         if spool is not None:
             from calib_serve.receipts.spool import Spool  # noqa: PLC0415 - sqlite3 is of no use without one
 
-            self._spool = Spool(spool, self._courier.failed)
+            self._spool = Spool(spool, self._fail)
         self._new_sums = functools.partial(_GrowingSums, model, version, bins=bins, clauses=clauses)
         self._begin()
 
@@ -155,9 +161,9 @@ class Outbox:
         self._came: deque[tuple[int, float, str]] = deque()
         # Reentrant, as the handler of a signal may serve while its thread does.
         self._turn, self._sending = threading.RLock(), threading.RLock()
-        self._old: dict[str, float] = {}
+        self._old, self._halved = dict[str, float](), set[str]()
+        self._pause, self._again = 0.0, 0.0
         self._empty()
-        self._courier.forget()
 
     def _empty(self) -> None:
         self._sums, self._named = self._new_sums(name=self._name), list[Batch]()
@@ -185,13 +191,13 @@ class Outbox:
         with self._turn:
             size, held = wire_size(one), self._held + _memory(one)
             if one.logits and (size > WIRE_BYTES or held > _BYTES // 2):
-                self._courier.failed("logits", 1, "samples go without logits: too many wait for the watch")
+                self._fail("logits", 1, "samples go without logits: too many wait for the watch")
                 one = one._replace(logits=b"")
                 size, held = wire_size(one), self._held + _memory(one)
             if not one.id and not one.logits:
                 return False
             if held > _BYTES or self._ones >= self._most:
-                self._courier.failed("ids", 1, "ids are not bound to their predictions: too many wait")
+                self._fail("ids", 1, "ids are not bound to their predictions: too many wait")
                 return False
             if len(self._last) == WIRE_ITEMS or self._last_size + size > WIRE_BYTES:
                 self._end_last()
@@ -212,7 +218,7 @@ class Outbox:
             lost = self._sums.add(came, now=self._clock(), room=max(self._most - waiting, 0))
             if lost:
                 told = "%d predictions are not counted: %d sums wait for the watch already"
-                self._courier.failed("queue", lost, told, lost, self._most)
+                self._fail("queue", lost, told, lost, self._most)
 
     def __len__(self) -> int:
         """The number of predictions that wait."""
@@ -221,14 +227,14 @@ class Outbox:
     def _here(self) -> int:
         """The number of predictions that wait in memory."""
         with self._turn:
-            named = sum(one.predictions for one in self._named)
+            named = sum(sum(one.counts) for one in self._named)
             return len(self._came) + self._sums.predictions + named + len(self._last)
 
     def send(self, *, at_once: bool = False) -> bool:
         """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
             self.settle()
-            done = at_once or not self._courier.waits
+            done = at_once or time.monotonic() >= self._again
             if not (done and all(map(self._settled, self._due()))):
                 self._keep()
                 return False
@@ -265,15 +271,53 @@ class Outbox:
             began = self._old.setdefault(batch.name, time.monotonic())
             if time.monotonic() - began < _SURE:
                 return True
-            days, n = _OLDEST / DAY, batch.predictions
-            self._courier.failed("lost", n, "%d predictions waited for %d days, and are dropped", n, days)
-        elif not self._courier.settles(batch):
+            days, n = _OLDEST / DAY, sum(batch.counts)
+            self._fail("lost", n, "%d predictions waited for %d days, and are dropped", n, days)
+        elif not self._sent(batch):
             return False
         self._old.pop(batch.name, None)
+        self._halved = {name for name in self._halved if name.partition(".")[0] != batch.name}
         self._leave([batch])
         if self._spool is not None:
             self._spool.settled(batch.name)
         return True
+
+    def _sent(self, batch: Batch) -> bool:
+        """Send a batch; whether it is counted, or refused for good."""
+        # Halves, once it was too large: one of them may be counted when the watch is given a larger bound.
+        if batch.name in self._halved:
+            return all(map(self._sent, batch.halves()))
+        try:
+            refused = self._destination.count(batch)
+        except Unanswered as error:
+            self._pause = min(max(2 * self._pause, 0.5), 15.0)  # seconds
+            self._again = time.monotonic() + self._pause
+            where = ", in this process alone (give it spool=)" if self._spool is None else ""
+            self._fail("watch", 1, "predictions wait to be counted%s: %s", where, error)
+            return False
+        except CalibServeError as error:  # sending it again would change nothing
+            status, n = getattr(error, "status", 0), sum(batch.counts)
+            if status == 413 and len(batch.items) > 1:  # the watch was given a bound below the usual one
+                self._halved.add(batch.name)
+                return self._sent(batch)
+            # A conflict: another batch was counted under this name.
+            if not (isinstance(error, ConflictError) or status == 409):
+                self._fail("watch", n, "%d predictions are not counted: %s", n, error)
+        else:
+            if lost := sum(n for n, why in zip(batch.counts, refused, strict=True) if why):
+                self._fail(
+                    "refused", lost, "%d predictions were refused: %s", lost, next(filter(None, refused))
+                )
+        self._pause, self._again = 0.0, 0.0
+        return True
+
+    def _fail(self, stage: str, times: int, text: str, *values: object) -> None:
+        """Count failures, and log them unless the same was said just before."""
+        self._count_failure(stage, times=times)
+        now = time.monotonic()
+        if now - self._said.get(text, -math.inf) >= 60.0:  # seconds
+            self._said[text] = now
+            log.warning(text, *values)
 
     def _keep(self) -> bool:
         """Write what waits to the spool, if there is one; whether all of it is there."""
@@ -286,7 +330,7 @@ class Outbox:
         try:  # without the lock, as no request waits for the disk
             self._spool.keep(ended, growing)
         except OSError as error:
-            self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
+            self._fail("spool", 1, "what waits for the watch cannot be written: %s", error)
             return False
         self._leave(ended)
         return True

@@ -42,7 +42,7 @@ class LabelPolicy:
     Safe to use from threads.
 
     Args:
-        chances: Chances by confidence, as ``uniform`` and the others make them.
+        chances: The chance of all, or chances by confidence, as ``uniform`` and ``budget`` make them.
         text: The policy in words, as ``parse_policy`` reads it.
 
     >>> wanted, chance = LabelPolicy.uniform(0.5).draw([0.6, 0.9], uniforms=[0.4, 0.6])
@@ -50,14 +50,16 @@ class LabelPolicy:
     ([True, False], [0.5, 0.5])
     """
 
-    def __init__(self, chances: _Uniform | _Budget, *, text: str) -> None:
+    def __init__(self, chances: float | _Budget, *, text: str) -> None:
         self._chances = chances
         self.text = text
 
     @classmethod
     def uniform(cls, rate: float) -> LabelPolicy:
         """Draw each prediction with the same chance, ``rate`` in [LEAST_CHANCE, 1]."""
-        return cls(_Uniform(float(rate)), text=f"{rate:g}")
+        if not LEAST_CHANCE <= rate <= 1:  # also NaN
+            raise InputError(f"a chance must be in [{LEAST_CHANCE:g}, 1], got {rate}")
+        return cls(float(rate), text=f"{rate:g}")
 
     @classmethod
     def budget(
@@ -109,6 +111,8 @@ class LabelPolicy:
         for c in values:
             if not 0 <= c <= 1:  # also NaN
                 raise InputError(f"confidences must lie in [0, 1], got {c}; pass probabilities")
+        if isinstance(self._chances, float):
+            return np.full(len(values), self._chances)
         return np.array(self._chances.of(values), np.float64)
 
     def observe(self, sums: Sums, *, seconds: float) -> None:
@@ -128,16 +132,6 @@ class LabelPolicy:
             raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
         if isinstance(self._chances, _Budget):
             self._chances.observe(sums, seconds)
-
-
-class _Uniform:
-    def __init__(self, rate: float) -> None:
-        if not LEAST_CHANCE <= rate <= 1:  # also NaN
-            raise InputError(f"a chance must be in [{LEAST_CHANCE:g}, 1], got {rate}")
-        self._rate = rate
-
-    def of(self, confidences: list[float]) -> list[float]:
-        return [self._rate] * len(confidences)
 
 
 class _Budget:

@@ -17,8 +17,8 @@ from calib_serve.receipts.background import Background
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.counters import RegistrySink, sink_of
 from calib_serve.receipts.destination import LocalWatch, Served, destination_of
+from calib_serve.receipts.environment import KEYRING
 from calib_serve.receipts.inputs import (
-    KEYRING,
     ReporterShadow,
     are_probabilities,
     array_of,

@@ -42,14 +42,12 @@ class LabelledSamples:
         labels: Class ids (n,).
         times: When each was predicted (n,), in seconds since 1970.
         predictions: Number of predictions that were read, before joining.
-        damaged: Number of shards that could not be read.
     """
 
     logits: NDArray[np.float32]
     labels: NDArray[np.int64]
     times: NDArray[np.float64]
     predictions: int
-    damaged: int
 
 
 def in_half(logits: ArrayLike) -> NDArray[np.float16]:
@@ -232,7 +230,7 @@ def read_samples(
     """Return the latest labelled predictions of one model version.
 
     In the order in which they were written, the prediction and its label: what is read later has more at
-    the end, and none in between.
+    the end, and none in between. A shard that is damaged is logged and left out.
 
     Args:
         folder: Folder that a server keeps samples in.
@@ -248,12 +246,11 @@ def read_samples(
     labels: dict[bytes, int] = {}
     revoked: set[bytes] = set()
     written: dict[bytes, int] = {}
-    damaged = 0
     for shard in sorted(folder.glob("*-*-*-*.npz"), key=_written):
         try:
             shard_rows, shard_labels, gone = _read_shard(shard, model, version)
-        except (ValueError, KeyError, TypeError):
-            damaged += 1
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("%s is damaged, and its samples are left out: %r", shard, error)
         else:
             rows |= shard_rows
             labels |= shard_labels
@@ -275,7 +272,6 @@ def read_samples(
         np.array([labels[nonce] for nonce in joined], np.int64),
         np.array([rows[nonce][0] for nonce in joined]),
         len(rows),
-        damaged,
     )
 
 

@@ -61,7 +61,7 @@ class Sum:
     of: Literal["predictions", "labels"]
     adds: Callable[[Any, Any, Any], Any]
     per: Literal["bin", "delay"] = "bin"
-    published: bool = True
+    published: bool = False
     in_windows: bool = False
 
     @property
@@ -83,12 +83,14 @@ SUMS: tuple[Sum, ...] = (
         of="predictions",
         adds=lambda c, _y, _w: c**0,
         in_windows=True,
+        published=True,
     ),
     Sum(
         "calib_predictions_confidence_total",
         "Sum of their top-1 confidences.",
         of="predictions",
         adds=lambda c, _y, _w: c,
+        published=True,
     ),
     Sum(
         "calib_feedback_total",
@@ -96,13 +98,13 @@ SUMS: tuple[Sum, ...] = (
         of="labels",
         adds=lambda _c, _y, w: w**0,
         in_windows=True,
+        published=True,
     ),
     Sum(
         "calib_feedback_weight_total",
         "Sum of the weights of labels: one over the chance of being asked for; 1 where all are.",
         of="labels",
         adds=lambda _c, _y, w: w,
-        published=False,
         in_windows=True,
     ),
     Sum(
@@ -110,7 +112,6 @@ SUMS: tuple[Sum, ...] = (
         "Weighted sum of the confidences of labelled predictions.",
         of="labels",
         adds=lambda c, _y, w: w * c,
-        published=False,
         in_windows=True,
     ),
     Sum(
@@ -118,7 +119,6 @@ SUMS: tuple[Sum, ...] = (
         "Weighted sum of the labelled predictions that were right.",
         of="labels",
         adds=lambda _c, y, w: w * y,
-        published=False,
         in_windows=True,
     ),
     Sum(
@@ -126,14 +126,12 @@ SUMS: tuple[Sum, ...] = (
         "Weighted sum of (confidence - right)^2.",
         of="labels",
         adds=lambda c, y, w: w * (c - y) ** 2,
-        published=False,
     ),
     Sum(
         "calib_feedback_noise_total",
         "Sum of weight^2 confidence (1 - confidence): what a calibrated model's gaps vary by.",
         of="labels",
         adds=lambda c, _y, w: w * w * c * (1 - c),
-        published=False,
         in_windows=True,
     ),
     Sum(
@@ -141,32 +139,28 @@ SUMS: tuple[Sum, ...] = (
         "Sum of weight^2.",
         of="labels",
         adds=lambda _c, _y, w: w * w,
-        published=False,
     ),
     Sum(
         "calib_feedback_gap_weighted",
         "Sum of weight^2 (confidence - right).",
         of="labels",
         adds=lambda c, y, w: w * w * (c - y),
-        published=False,
     ),
     Sum(
         "calib_feedback_gap_squared",
         "Sum of weight^2 (confidence - right)^2.",
         of="labels",
         adds=lambda c, y, w: (w * (c - y)) ** 2,
-        published=False,
     ),
     Sum(
         "calib_feedback_correct_weighted",
         "Sum of weight^2 over the right ones.",
         of="labels",
         adds=lambda _c, y, w: w * w * y,
-        published=False,
     ),
     # Each label counted as one: what is known needs no weights.
     *(
-        Sum(f"calib_feedback_{name}", told, of="labels", adds=adds, published=False)
+        Sum(f"calib_feedback_{name}", told, of="labels", adds=adds)
         for name, told, adds in (
             ("right", "Labelled predictions that were right.", lambda _c, y, _w: y),
             ("gap", "Sum of confidence - right.", lambda c, y, _w: c - y),
@@ -180,7 +174,6 @@ SUMS: tuple[Sum, ...] = (
         of="labels",
         adds=lambda _c, _y, w: w**0,
         per="delay",
-        published=False,
     ),
 )
 

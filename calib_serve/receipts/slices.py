@@ -17,9 +17,6 @@ from calib_serve.receipts.wire import Receipt
 if TYPE_CHECKING:
     from calib_serve.artifact import Clause, Contract
 
-GROUPS = 32
-"""Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
-
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 _SEEN = 100  # predictions after which a class can be said to be frequent
@@ -149,7 +146,10 @@ class Slices:
                     self._made.clear()
                 self._made[asked] = keys
         keys = (*keys, *self._counting((model, version), predicted, confidence, segment))
-        return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
+        if not group:
+            return keys
+        # 32 random groups of them, from which variances are estimated (Wolter 2007, chapter 2).
+        return (*keys, Key(model, version, str(group % 32), "group"))
 
     def _counting(self, of: Version, predicted: int, confidence: float, segment: str) -> tuple[Key, ...]:
         """The slices of the clauses that count a prediction."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import make_private, open_regular, own_folder
 from calib_serve.core.process import around_forks
-from calib_serve.receipts.delivery import Batch
+from calib_serve.receipts.destination import Batch
 
 try:
     import fcntl
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
 class Spool:
     """Batches in the files of a folder that this process owns: its own one, and those that ended ones left.
 
-    ``failed`` counts, and logs, as ``Courier.failed``.
+    ``failed`` counts, and logs, as ``Outbox`` does.
     """
 
     def __init__(self, folder: str | Path, failed: Callable[..., None]) -> None:
@@ -94,7 +94,7 @@ class Spool:
                     elif self._own in self._files and not self._has_rows(self._own):
                         self._end(self._own)
                     raise OSError(str(error)) from error
-                self._rows |= {one.name: _Row(self._own, _number(one), one.predictions) for one in fresh}
+                self._rows |= {one.name: _Row(self._own, _number(one), sum(one.counts)) for one in fresh}
             self._last = {one.name: one for one in growing}
 
     def names(self) -> list[str]:
@@ -178,7 +178,7 @@ class Spool:
                 database.execute(_MAKE)
                 database.execute(f"PRAGMA user_version = {_FORMAT}")
             for one in batches:
-                row = (_number(one), one.name, one.predictions, body := one.json(), zlib.crc32(body))
+                row = (_number(one), one.name, sum(one.counts), body := one.json(), zlib.crc32(body))
                 database.execute("REPLACE INTO waiting VALUES (?, ?, ?, ?, ?)", row)
             database.execute("COMMIT")
 

@@ -71,6 +71,27 @@ def test_sources_are_taken_back_and_versions_dropped(run, url: str, tmp_path: Pa
     ledger.close()
 
 
+def test_a_label_that_comes_while_its_source_is_revoked_leaves_the_samples_as_well(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, revoke = [make_label(i) for i in range(3)], Ledger.revoke
+    log = SampleLog(tmp_path / "samples", rate=1.0)
+    log.predicted(*V, [one.receipt.nonce for one in labels], np.zeros((3, 3)), times=[NOW] * 3)
+    log.labelled(labels)
+    log.close()
+    coming = iter(labels)
+
+    def after_another_came(ledger: Ledger, *of: object, **how: object) -> object:
+        ledger.accept(entries([next(coming)], source="lab"))
+        return revoke(ledger, *of, **how)
+
+    Ledger(tmp_path / "l.db").close()
+    monkeypatch.setattr(Ledger, "revoke", after_another_came)
+    some = ("--source", "lab", "--samples", tmp_path / "samples")
+    assert run("revoke", tmp_path / "l.db", *some) == "m 1: 2 taken back\n"
+    assert len(read_samples(tmp_path / "samples", model="m", version="1").labels) == 1
+
+
 def test_what_is_wrong_is_said_with_exit_code_1(run, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = Ledger(path)

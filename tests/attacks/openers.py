@@ -34,7 +34,7 @@ from calib_serve.models.labelled_texts import read_texts
 from calib_serve.monitor import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.delivery import Batch
+from calib_serve.receipts.destination import Batch
 from calib_serve.receipts.environment import host_setting
 from calib_serve.receipts.samples import read_samples
 from calib_serve.receipts.spool import Spool
@@ -68,7 +68,7 @@ def waiting(path: Path) -> object:
     """The form on disk of a batch that waits for a watch; another is set aside."""
     with suppress(OSError, ValueError, TypeError):
         batch = Batch.read("a-1", read_whole(path))
-        return batch.predictions, batch.json()
+        return sum(batch.counts), batch.json()
     return None
 
 

@@ -347,8 +347,8 @@ def ledger(path: Path) -> None:
             accept(book, [make_label(i) for i in range(20)])
             book.sums()
             book.dated(0.0, 1e12)
-            for version in book.waiting():
-                book.take_waiting(version, until=1e12, most=100)
+            for version in book.followers.waiting():
+                book.followers.take(version, until=1e12, most=100)
             sweep(book, 1e12)
         finally:
             book.close()

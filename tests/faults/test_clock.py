@@ -64,11 +64,11 @@ def label_of_epoch(epoch, *, when, i=0):
 def feed(ledger):
     """Nothing waits for the detector: what waits is not forgotten."""
     with ledger.transaction():
-        ledger.take_waiting(("m", "1"), until=np.inf, most=10_000)
+        ledger.followers.take(("m", "1"), until=np.inf, most=10_000)
 
 
 def test_many_receipts_are_forgotten_in_bounded_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("calib_serve.ledger.ledger._CHUNK", 30)
+    monkeypatch.setattr("calib_serve.ledger.ledger.CHUNK", 30)
     ledger = Ledger(tmp_path / "l.db", retention=1.0)
     accept(ledger, [label_of_epoch(i, when=float(i)) for i in range(100)])
     feed(ledger)
@@ -88,7 +88,7 @@ def test_a_clock_far_ahead_makes_no_sweep_forget_anything(tmp_path, clock, dated
     assert accept(ledger, counted) == [True] * 4
     once = BatchKey.of(b"batch 1", b"content", time=NOW)
     assert ledger.add({Key("m", "1"): Sums.served([0.9])}, time=NOW, once=once)
-    ledger.hold([Held("label", "a", ("m", "2"), "{}", "", NOW)])
+    ledger.held.add([Held("label", "a", ("m", "2"), "{}", "", NOW)])
     dated = sorted((one.start, one.width) for one in ledger.dated(0.0, 1e11))
     ahead.now += days * DAY
     other = opened(tmp_path / "l.db", ahead)
@@ -97,14 +97,14 @@ def test_a_clock_far_ahead_makes_no_sweep_forget_anything(tmp_path, clock, dated
     for _ in range(10):  # ten minutes
         ahead.passes(60.0)
         assert other.sweep() == 0
-        assert other.drop_held() == []
+        assert other.held.drop_old() == []
     assert forgotten(tmp_path / "l.db") <= NOW + 600 - 30 * DAY
     other.close()
     clock.now = NOW + 60
     ledger.sweep()
     assert ledger.accept(entries(counted + fresh)) == ["duplicate"] * 4 + ["counted"] * 4
     assert not ledger.add({}, time=NOW, once=once)
-    assert ledger.held() == {("m", "2"): 1}
+    assert ledger.held.counts() == {("m", "2"): 1}
     later = sorted((one.start, one.width) for one in ledger.dated(0.0, NOW + DAY))
     assert set(dated) <= set(later)
     ledger.close()
@@ -190,7 +190,7 @@ def test_a_clock_that_falls_back_forgets_nothing_and_dates_nothing_into_the_past
     watch.held.give_up()
     assert watch.predictions([one] * 4, once=b"a") == receipts
     assert watch.ledger.sums()["m", "1"].predictions.sum() == 5
-    assert watch.ledger.held() == {("m", "2"): 3}
+    assert watch.ledger.held.counts() == {("m", "2"): 3}
     assert watch.labels([{"id": "order-1", "label": 1}])[0].accepted
     day = watch.windows_until_now(("m", "1"), ["24h"])["24h"]
     assert (day.sums.predictions.sum(), day.sums.labels.sum()) == (5, 5)
@@ -208,7 +208,7 @@ def test_a_detector_that_a_clock_ahead_fed_goes_on_with_what_comes(tmp_path, clo
         watch.labels([{"receipt": r, "label": 1} for r in receipts])
         clock.passes(120.0)
         watch.feed.tick()
-    progress = watch.ledger.progress()["m", "1"]
+    progress = watch.ledger.followers.progress()["m", "1"]
     assert progress.late == 0
     assert progress.fed_until < clock.now
     watch.ledger.close()

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import calib_serve
@@ -19,7 +18,7 @@ from calib_serve.core.options.servers import ServeOptions
 from calib_serve.ledger import Ledger
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
-from calib_serve.receipts.batch import Outcome, ServedPrediction
+from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.client import read_token
 from calib_serve.receipts.destination import Served
 from calib_serve.receipts.outbox import Outbox
@@ -71,11 +70,8 @@ class Away:
 
     sample_rate = 0.0
 
-    def predictions(self, *_: object, **__: object) -> list[Outcome]:
+    def count(self, _: object) -> list[str]:
         raise Unanswered("away")
-
-    served: Any = predictions
-    labels: Any = predictions
 
 
 def test_what_waits_in_a_spool_is_for_its_owner_alone(tmp_path: Path, no_umask: None) -> None:

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calib_serve.receipts.batch import Outcome, ServedSums
-from calib_serve.receipts.destination import Served
+from calib_serve.receipts.destination import Batch
 from calib_serve.receipts.outbox import Outbox
 
 pytestmark = pytest.mark.server
@@ -64,13 +62,9 @@ class Home:
     def __init__(self) -> None:
         self.counted = dict[str, int]()
 
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        self.counted.setdefault(once, sum(one.count for one in sums))
-        return [""] * len(sums)
-
-    def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        self.counted.setdefault(once, len(batch))
-        return []
+    def count(self, batch: Batch) -> list[str]:
+        self.counted.setdefault(batch.name, sum(batch.counts))
+        return [""] * len(batch.items)
 
 
 def counted(spool: Path) -> int:

@@ -122,8 +122,8 @@ def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp
         intake.take(items[at : at + 50])  # replayed: refused, and not shown to the detector again
         feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1000), maturity=0.0, clock=lambda: NOW)
         feed.tick()
-        state = intake.ledger.states("detector", ("digits", "1.0"))[0].value
-        counts = {of: one.alarms for of, one in intake.ledger.progress().items()}
+        state = intake.ledger.followers.states("detector", ("digits", "1.0"))[0].value
+        counts = {of: one.alarms for of, one in intake.ledger.followers.progress().items()}
         latest = feed.incidents.latest()[-1]
         intake.ledger.close()
     assert counts == {("digits", "1.0"): len(alarms)}
@@ -217,6 +217,6 @@ def test_labels_of_an_incident_are_counted_on_over_ticks(intake):
     assert kept.excess == pytest.approx(0.9 * kept.labels)
     assert kept.onset == alarms[0].since_time
     assert (
-        Detector.restore(intake.ledger.states("detector", ("digits", "1.0"))[0].value).state()
+        Detector.restore(intake.ledger.followers.states("detector", ("digits", "1.0"))[0].value).state()
         == alone.state()
     )

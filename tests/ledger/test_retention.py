@@ -28,11 +28,11 @@ def test_a_sweep_forgets_what_has_lasted_its_time_and_nothing_a_second_younger(u
     seen = [make_label(i, when=when) for i, when in enumerate((old - DAY, old - 1, old, old + 1, NOW))]
     accept(ledger, seen)
     with ledger.transaction():
-        ledger.take_waiting(V, until=NOW + 1, most=9)
+        ledger.followers.take(V, until=NOW + 1, most=9)
     batches = [BatchKey(name, b"content", NOW - DAY, until) for name, until in ((b"a", NOW), (b"b", NOW + 1))]
     for batch in batches:
         ledger.add({}, time=NOW, once=batch)
-    ledger.hold([Held("label", name, V, "{}", "", NOW - DAY - age) for name, age in (("a", 1), ("b", 0))])
+    ledger.held.add([Held("label", name, V, "{}", "", NOW - DAY - age) for name, age in (("a", 1), ("b", 0))])
     ids = PredictionIds(ledger)
     for name, when in (("a", old - 1), ("b", old)):
         ids.bind([Binding("m", name, "AgA")], now=when)
@@ -44,8 +44,8 @@ def test_a_sweep_forgets_what_has_lasted_its_time_and_nothing_a_second_younger(u
     assert ledger.accept(entries(fresh)) == ["forgotten", "forgotten", "counted"]
     assert ledger.sums()[V].labels.sum() == 6
     assert [ledger.known(batch) for batch in batches] == [None, batches[1]]
-    assert [row.name for row in by_clock(ledger, lambda: NOW).drop_held()] == ["a"]
-    assert [row.name for row in ledger.take_held(V, most=9)] == ["b"]
+    assert [row.name for row in by_clock(ledger, lambda: NOW).held.drop_old()] == ["a"]
+    assert [row.name for row in ledger.held.take(V, most=9)] == ["b"]
     assert ids.find(["a", "b"]) == [{}, {"m": ("AgA",)}]
     ledger.close()
 
@@ -81,7 +81,7 @@ def test_what_waits_for_the_detector_is_not_forgotten(ledger: Ledger, url: str) 
     accept(ledger, [make_label(2, when=NOW), old])
     assert sweep(ledger, NOW) == 0
     with ledger.transaction():
-        assert len(ledger.take_waiting(V, until=NOW, most=9)) == 1
+        assert len(ledger.followers.take(V, until=NOW, most=9)) == 1
     assert sweep(ledger, NOW) == 1
     assert ask(url, "select count(*) from label") == [(1,)]
 

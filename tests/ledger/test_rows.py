@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ledgers import accept, ask, entries, make_label
+from ledgers import accept, ask, entries, make_label, revoked
 from sqlalchemy import event
 
 from calib_serve.core.errors import LedgerError
 from calib_serve.ledger import Entry, Ledger
 from calib_serve.ledger.entries import LabelRecord, Shadowed
+from calib_serve.ledger.rows import StoredLabel, mark_rows
 from calib_serve.receipts import DAY, Label, Receipt, Shadow
 from calib_serve.receipts.sums import Key, Sums
 
@@ -60,7 +61,7 @@ def test_a_row_holds_what_the_receipt_and_the_label_say(ledger: Ledger, url: str
 def test_a_row_is_read_as_it_was_written(ledger: Ledger) -> None:
     ledger.accept(GIVEN)
     with ledger.transaction():
-        taken = ledger.take_waiting(V, until=np.inf, most=9)
+        taken = ledger.followers.take(V, until=np.inf, most=9)
     shadows = [Shadowed(0.5, True, True, "0a1b2c3d"), Shadowed(0.625, True, False, "0a1b2c3d"), None]
     assert taken == [
         LabelRecord(*V, NOW, NONCES[i], NOW + 90, 0.75, i == 0, 2, 0.25, 7, SLICES if i < 2 else (), shadow)
@@ -93,12 +94,17 @@ def test_a_ledger_counts_in_as_many_bins_as_it_was_told(url: str) -> None:
 
 
 def test_as_many_rows_as_there_are_go_in_steps(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calib_serve.ledger.ledger._AT_ONCE", 4)
+    monkeypatch.setattr("calib_serve.ledger.ledger.AT_ONCE", 4)
     ledger.accept(entries([make_label(i, when=NOW) for i in range(10)], source="lab"))
-    at_once, increments = [], ledger._increments
-    monkeypatch.setattr(ledger, "_increments", lambda rows: at_once.append(len(rows)) or increments(rows))
+    at_once = []
+
+    def counted(store: object, connection: object, marked: list[StoredLabel], *flags: str) -> None:
+        at_once.append(len(marked))
+        mark_rows(store, connection, marked, *flags)
+
+    monkeypatch.setattr("calib_serve.ledger.ledger.mark_rows", counted)
     assert ledger.roll_up() == 10
-    assert ledger.revoke("lab").labels == {V: 10}
+    assert revoked(ledger, "lab") == {V: 10}
     assert at_once == [4, 4, 2] * 2
     assert not ledger.sums()[V].vector.any()
 

@@ -66,7 +66,7 @@ def test_a_kept_ledger_goes_to_the_next_format_and_back_by_its_backup(tmp_path: 
     with host.watch() as watch:
         assert watch.ledger.check() == []
         assert said(watch)["sums"] == pytest.approx(host.told["before"]["sums"])
-        assert watch.ledger.waiting() == {V: 5}
+        assert watch.ledger.followers.waiting() == {V: 5}
 
 
 def test_an_older_format_is_refused_with_the_command_until_it_is_asked_for(

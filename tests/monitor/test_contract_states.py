@@ -187,11 +187,11 @@ def test_another_promise_begins_anew_and_damage_is_said(
     other = Stream(folder, Contract((Clause(0.8, above=0.8),)))
     assert (other.states[0].state, other.states[0].labels) == ("unknown", 0)
     assert other.states[0].why == "no label that is mature is of it"
-    before = {one.name for one in other.ledger.states("clause", ("pets", "1"))}
+    before = {one.name for one in other.ledger.followers.states("clause", ("pets", "1"))}
     other.serve(np.full(5, 0.9), np.ones(5))
-    (kept,) = {one.name for one in other.ledger.states("clause", ("pets", "1"))} - before
+    (kept,) = {one.name for one in other.ledger.followers.states("clause", ("pets", "1"))} - before
     for damaged in (b"[]", b"{", b'{"labels": -3}'):
-        other.ledger.keep("clause", ("pets", "1"), kept, damaged, now=0.0)
+        other.ledger.followers.keep("clause", ("pets", "1"), kept, damaged, now=0.0)
         assert other.states[0].labels == 0
         assert "begins anew" in caplog.text
         caplog.clear()

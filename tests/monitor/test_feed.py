@@ -29,7 +29,7 @@ class Clock:
 
 
 def restored(ledger):
-    return Detector.restore(ledger.states("detector", V)[0].value)
+    return Detector.restore(ledger.followers.states("detector", V)[0].value)
 
 
 def told_sooner_when_wrong(rng, count):
@@ -62,7 +62,7 @@ def false_alarms(path, maturity, *, count=6000):
         feed.tick()
     clock.now += DAY
     feed.tick()
-    told = ledger.progress()[V]
+    told = ledger.followers.progress()[V]
     found = told.alarms, restored(ledger).labels, told.late, feed.maturity(V)
     ledger.close()
     return found
@@ -93,11 +93,11 @@ def test_predictions_that_all_have_their_labels_are_fed_within_a_minute_and_the_
     for _ in range(5):
         clock.now += 60
         feed.tick()
-        assert ledger.waiting() == {V: 1}
+        assert ledger.followers.waiting() == {V: 1}
     accept(ledger, [make_label(21, when=NOW + 62)])
     clock.now += 60
     feed.tick()
-    assert (restored(ledger).labels, ledger.progress()[V].late) == (22, 0)
+    assert (restored(ledger).labels, ledger.followers.progress()[V].late) == (22, 0)
     ledger.close()
 
 
@@ -109,13 +109,13 @@ def test_late_labels_are_counted_as_late_and_never_fed(url):
     accept(ledger, [make_label(100 + i, when=NOW - 2000 + i) for i in range(3)])
     accept(ledger, [make_label(200, when=NOW - 500), make_label(201, when=NOW - 50)])
     feed.tick()
-    assert ledger.progress()[V].late == 3
+    assert ledger.followers.progress()[V].late == 3
     assert restored(ledger).labels == 11
-    assert ledger.waiting() == {V: 1}  # not mature yet
+    assert ledger.followers.waiting() == {V: 1}  # not mature yet
     accept(ledger, [make_label(300, when=NOW - 1500)])
     again = DriftFeed(ledger, maturity=100.0, clock=lambda: NOW)  # another process
     again.tick()
-    assert ledger.progress()[V].late == 4
+    assert ledger.followers.progress()[V].late == 4
     assert ledger.sums()[V].labels.sum() == 16  # late labels count as others do
     ledger.close()
 
@@ -144,8 +144,8 @@ def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(url):
         [thread.join() for thread in threads]
     assert restored(ledgers[0]).labels == 600
     assert restored(ledgers[0]).evidence == pytest.approx(alone.evidence, rel=1e-9)
-    told = ledgers[0].progress()
-    assert told == ledgers[1].progress()
+    told = ledgers[0].followers.progress()
+    assert told == ledgers[1].followers.progress()
     assert (told[V].alarms, told[V].late) == (len(alarms), 0)
     [one.close() for one in ledgers]
 
@@ -155,7 +155,7 @@ def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(url):
 )
 def test_a_spoilt_state_or_other_options_start_the_detector_anew(url, state):
     ledger = Ledger(url)
-    ledger.keep("detector", V, "", state, now=NOW)
+    ledger.followers.keep("detector", V, "", state, now=NOW)
     feed = DriftFeed(ledger, detector=lambda: Detector(arl=1000), maturity=0.0)
     accept(ledger, [make_label(1)])
     feed.tick()

@@ -71,7 +71,7 @@ def test_two_watches_count_what_waited_in_one_order_while_traffic_goes_on(
     assert not failed
     for watch in watches:
         watch.refresh_versions()
-    assert watches[0].ledger.held() == {}
+    assert watches[0].ledger.held.counts() == {}
     sums = watches[1].ledger.sums()[V]
     assert (sums.predictions.sum(), sums.labels.sum()) == (sent + sum(more), sent + sum(more))
     assert deadlocks(url) == began
@@ -133,9 +133,9 @@ def test_a_version_is_named_though_what_waits_for_it_cannot_be_counted_yet(
         raise LedgerError("another transaction came between")
 
     with monkeypatch.context() as broken, talk_to(watch) as client:
-        broken.setattr(watch.ledger, "take_held", fails)
+        broken.setattr(watch.ledger.held, "take", fails)
         named = client.post("/v1/versions", json={"model": "m", "version": "2", **FACTS})
     assert named.status_code == 200
-    assert watch.ledger.held() == {V: 4}
+    assert watch.ledger.held.counts() == {V: 4}
     watch.refresh_versions()
     assert watch.ledger.sums()[V].predictions.sum() == 4

@@ -64,24 +64,24 @@ def newer(kept: bytes) -> bytes:
 )
 def test_a_state_waits_for_the_upgrade_and_its_labels_with_it(host: Host, kind: str, what: str) -> None:
     with host.watch() as watch:
-        kept = watch.ledger.states(kind, V)
+        kept = watch.ledger.followers.states(kind, V)
         for one in kept:
-            watch.ledger.keep(kind, V, one.name, newer(one.value), now=host.now)
+            watch.ledger.followers.keep(kind, V, one.name, newer(one.value), now=host.now)
         labels = [{"receipt": one, "label": 0} for one in host.told["open"][:3]]
         assert [one.accepted for one in watch.labels(labels)] == [True] * 3
         with pytest.raises(LedgerError, match=f"{what} of format 2, {NEWER} 1"):
             watch.feed.tick()
-        assert watch.ledger.waiting() == {V: 3}
+        assert watch.ledger.followers.waiting() == {V: 3}
         assert recent_recovery(watch.ledger, now=host.now) is None
         watch.checks.run()
         assert str(watch.checks.reasons()["drift"]).startswith(f"drift detection waits: {what} of format")
-        assert {one.name: one.value for one in watch.ledger.states(kind, V)} == {
+        assert {one.name: one.value for one in watch.ledger.followers.states(kind, V)} == {
             one.name: newer(one.value) for one in kept
         }
         for one in kept:
-            watch.ledger.keep(kind, V, one.name, one.value, now=host.now)
+            watch.ledger.followers.keep(kind, V, one.name, one.value, now=host.now)
         watch.feed.tick()
-        assert watch.ledger.waiting() == {}
+        assert watch.ledger.followers.waiting() == {}
 
 
 @pytest.mark.parametrize("keys", [{"k1": "AAAA"}, ["another", "form"]])

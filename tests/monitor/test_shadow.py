@@ -203,7 +203,7 @@ def test_every_ledger_counts_each_label_once_for_the_shadow_that_its_receipt_nam
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000])
 def test_a_damaged_state_begins_anew_and_is_said(damage, tmp_path, caplog):
     ledger = Ledger(tmp_path / "l.db")
-    ledger.keep("shadow", V, "0a1b2c3d", damage, now=NOW)
+    ledger.followers.keep("shadow", V, "0a1b2c3d", damage, now=NOW)
     assert shadow_states(ledger, V) == []
     ShadowFollower(ledger).feed(V, ROWS, now=NOW)
     assert [state.labels for state in shadow_states(ledger, V)] == [len(ROWS)]

@@ -54,7 +54,7 @@ def test_what_came_of_a_version_before_it_was_told_is_held_and_counted_once_when
             assert answer["items"][:3] == [{"accepted": True, "held": True}] * 3
         assert served(watch) == (0, 0)
         assert watch.ledger.sums()["m", "1"].labels.sum() == 1
-        assert watch.ledger.held() == {V: 6}
+        assert watch.ledger.held.counts() == {V: 6}
         assert watch.intake.refused["unknown_version"] == 0, "what is held was not refused"
         watch.checks.run("versions")
         assert "6 predictions and labels of m 2 wait" in str(watch.checks.reasons()["versions"])
@@ -63,7 +63,7 @@ def test_what_came_of_a_version_before_it_was_told_is_held_and_counted_once_when
         assert (told.status_code, told.json()) == (200, {**NEW, "classes": 3})
         assert served(watch) == (3, 2)  # the third label names no class
         assert watch.intake.refused["bad_label"] == 1
-        assert watch.ledger.held() == {}
+        assert watch.ledger.held.counts() == {}
         again = client.post("/v1/labels", json=labels).json()["items"]
         assert [one.get("reason") for one in again] == ["duplicate", "duplicate", "bad_label", "duplicate"]
 
@@ -132,12 +132,12 @@ def test_beyond_a_bound_they_are_refused_as_before(watch: Watch, monkeypatch: py
     assert isinstance(counted, str)
     label = {"receipt": RING.sign(model="m", version="2", predicted=1, confidence=0.9), "label": 1}
     assert watch.labels([label])[0].reason == "unknown_version"
-    assert watch.ledger.held() == {V: 2}
+    assert watch.ledger.held.counts() == {V: 2}
     sums = [ServedSums.of(one) for one in both]
     refused, counted = watch.served(sums, time=NOW, once=b"sums")
     assert refused.reason == "unknown_version"
     assert counted is None
-    assert watch.ledger.held() == {V: 2}
+    assert watch.ledger.held.counts() == {V: 2}
 
 
 def test_what_was_told_and_cannot_be_used_is_logged_once(

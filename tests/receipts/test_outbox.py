@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
 from calib_serve.receipts.counters import RegistrySink, SeriesCounts
+from calib_serve.receipts.destination import Batch, Within
 from calib_serve.receipts.outbox import Outbox
 
 pytestmark = pytest.mark.store
@@ -35,14 +35,14 @@ class Home:
     def __init__(self, watch: Watch, away: int = 0) -> None:
         self.watch, self.away, self.calls, self.answers = watch, away, 0, True
 
-    def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
+    def count(self, batch: Batch) -> list[str]:
         self.calls += 1
         if self.calls <= self.away:
             raise Unanswered("nobody is there")
-        found = self.watch.served(sums, time=time, once=once.encode())
+        found = Within(self.watch).count(batch)
         if not self.answers:
             raise Unanswered("the answer was lost")
-        return ["" if one is None else str(one) for one in found]
+        return found
 
 
 class Taking:
@@ -51,9 +51,9 @@ class Taking:
     def __init__(self) -> None:
         self.sums: list[ServedSums] = []
 
-    def served(self, sums: Sequence[ServedSums], **_: object) -> list[str]:
-        self.sums += sums
-        return [""] * len(sums)
+    def count(self, batch: Batch) -> list[str]:
+        self.sums += batch.items
+        return [""] * len(batch.items)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_what_cannot_be_counted_is_told_and_does_not_block_the_rest(watch: Watch
     assert numbers(watch)["segment", ""][0] == 1
 
     class Refusing:
-        def served(self, *_: object, **__: object) -> list[str]:
+        def count(self, _: Batch) -> list[str]:
             raise ServerError("this is no watch")
 
     failed.clear()

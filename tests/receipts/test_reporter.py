@@ -242,7 +242,7 @@ def test_what_does_not_fit_or_is_refused_is_counted_and_logged_and_what_is_unkno
         assert other.label(first, 0).accepted
     assert errors(registry)["refused"] == 3
     ledger = Ledger(watch.folder / "ledger.db")
-    assert ledger.held() == {("unknown", "1"): 4}
+    assert ledger.held.counts() == {("unknown", "1"): 4}
     ledger.close()
 
 

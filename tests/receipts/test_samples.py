@@ -46,7 +46,7 @@ def test_predictions_and_late_labels_are_joined_by_receipt_over_processes(tmp_pa
     np.testing.assert_array_equal(found.times, np.arange(20.0, 50.0))
     np.testing.assert_allclose(found.logits, z[20:], rtol=1e-3)
     np.testing.assert_array_equal(found.labels, np.arange(20, 50) % 4)
-    assert (found.predictions, found.damaged) == (50, 0)
+    assert found.predictions == 50
     assert len(read_samples(tmp_path, model="m", version="1", since=40.0).labels) == 10
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from calib_serve import Keyring, Reporter
 from calib_serve.core.errors import Unanswered
 from calib_serve.receipts import reporter as module
-from calib_serve.receipts.batch import Outcome, ServedSums
-from calib_serve.receipts.destination import Served
+from calib_serve.receipts.destination import Batch, Served
 
 MODEL = {"model": "m", "version": "1"}
 
@@ -29,17 +27,13 @@ class Away:
     def __init__(self) -> None:
         self.here, self.one_by_one, self.added_up = False, list[Any](), 0
 
-    def predictions(self, batch: Sequence[Any], *, once: str) -> list[Outcome]:
+    def count(self, batch: Batch) -> list[str]:
         if not self.here:
             raise Unanswered("nobody is there")
-        self.one_by_one += batch
-        return []
-
-    def served(self, sums: Sequence[ServedSums], **_: object) -> list[str]:
-        if not self.here:
-            raise Unanswered("nobody is there")
-        self.added_up += sum(one.count for one in sums)
-        return [""] * len(sums)
+        ones = [one for one in batch.items if isinstance(one, Served)]
+        self.one_by_one += ones
+        self.added_up += sum(batch.counts) - len(ones)
+        return [""] * len(batch.items)
 
 
 @pytest.fixture

@@ -89,12 +89,12 @@ def numbers(sums: Sums) -> list[float]:
 
 def said(watch: Watch) -> dict[str, Any]:
     """What a watch says of its version."""
-    (state,) = watch.ledger.states("detector", V)
-    evidence = watch.ledger.progress()[V].log_evidence
+    (state,) = watch.ledger.followers.states("detector", V)
+    evidence = watch.ledger.followers.progress()[V].log_evidence
     return {
         "sums": numbers(watch.ledger.sums()[V]),
         "segments": {key.name: numbers(sums) for key, sums in watch.ledger.slices().items()},
-        "waiting": sum(watch.ledger.waiting().values()),
+        "waiting": sum(watch.ledger.followers.waiting().values()),
         "detector": {
             "labels": json.loads(state.value.partition(b"\n")[0])["labels"],
             "log_evidence": evidence,

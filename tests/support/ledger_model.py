@@ -301,7 +301,7 @@ class LedgerMachine(RuleBasedStateMachine):
         mine = {i for i, of in self.model.counted.items() if of == source} - self.model.revoked
         out = {i for i in mine if self.model.arrived[i] < until}
         kept = {i for i in out if not self.old(i)}  # rows of those that are older may be gone
-        told = self.ledgers[at].revoke(source, until=until, by="me").nonces
+        told = self.ledgers[at].revoke(source, until=until, by="me")
         done = {i for i in out if LABELS[i].receipt.nonce in {n for of in told.values() for n in of}}
         assert kept <= done
         assert sum(map(len, told.values())) == len(done)
@@ -360,9 +360,9 @@ class LedgerMachine(RuleBasedStateMachine):
         )[:most]
         try:
             with ledger.transaction():
-                taken = ledger.take_waiting(V, until=until, most=most)
-                ledger.keep("detector", V, "", b"state", now=self.store.clock(at))
-                ledger.advance(V, late=1)
+                taken = ledger.followers.take(V, until=until, most=most)
+                ledger.followers.keep("detector", V, "", b"state", now=self.store.clock(at))
+                ledger.followers.advance(V, late=1)
                 if fails:
                     raise OSError("the detector failed")
         except OSError:
@@ -430,7 +430,7 @@ class LedgerMachine(RuleBasedStateMachine):
         dated = merged(one.sums for one in self.ledgers[0].dated(0, 1e11, kind="segment"))
         assert close(dated, expected), "spans do not add up to the sums"
         waiting = Counter(("m", LABELS[i].receipt.version) for i in self.model.waiting)
-        assert self.ledgers[1].waiting() == dict(waiting)
+        assert self.ledgers[1].followers.waiting() == dict(waiting)
         published = self.ledgers[1].published()
         assert published.edition.partition(".")[0] == str(self.model.edition)
         assert close(merged(published.segments.values()), expected)

@@ -36,6 +36,11 @@ def entries(labels, segments=None, *, delay=0.0, source=""):
     ]
 
 
+def revoked(ledger, source, **how):
+    """The number of labels of a source that are taken back, by version."""
+    return {version: len(nonces) for version, nonces in ledger.revoke(source, **how).items()}
+
+
 class GivenTime:
     """The time of a ledger, as a test's clock has it: what it says has passed."""
 

@@ -78,7 +78,8 @@ def test_an_alarm_as_the_last_label_is_published_and_no_failure(tmp_path: Path) 
     publisher.publish()
     accept(watch.ledger, [make_label(i, label=0) for i in range(60)])
     watch.feed.tick()
-    assert math.isnan(watch.ledger.progress()["m", "1"].log_evidence)  # the detector has started afresh
+    progress = watch.ledger.followers.progress()["m", "1"]
+    assert math.isnan(progress.log_evidence)  # the detector has started afresh
     publisher.publish()
     publisher.publish()
     text = "".join(sent)

@@ -4,6 +4,7 @@ import json
 import warnings
 
 import pytest
+from ledgers import revoked
 from real_watch import RING
 
 from calib_serve.core.errors import ModelError
@@ -90,7 +91,7 @@ def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_r
         "lab": 3,
         "crowd": 1,
     }
-    assert ledger.revoke("lab").labels == {V: 3}
+    assert revoked(ledger, "lab") == {V: 3}
     ledger.close(), feedback._watch.close()
 
 

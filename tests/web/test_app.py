@@ -88,7 +88,7 @@ def test_ndjson_is_judged_line_by_line(client, watch):
     assert "receipt" in good
     assert bad["reason"] == "malformed"
     assert "receipt" in held
-    assert watch.ledger.held() == {("digits", "9"): 1}
+    assert watch.ledger.held.counts() == {("digits", "9"): 1}
 
 
 @pytest.mark.parametrize(

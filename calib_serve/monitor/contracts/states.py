@@ -182,7 +182,7 @@ class ContractFollower:
                 unlabelled=unlabelled(sums),
             )
             kept = json.dumps(after.state()).encode()
-            ledger.keep(_KIND, version, clause.id, kept, now=now)
+            ledger.followers.keep(_KIND, version, clause.id, kept, now=now)
 
 
 def _kept_evidence(
