@@ -87,7 +87,7 @@ class Replacing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output(Replacing):
+class Output:
     """Options of a command that writes an artifact."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
@@ -211,10 +211,10 @@ def _value(text: str) -> Any:
     return found
 
 
-def refuse_existing(out: Path, *, force: bool) -> None:
-    """Raise InputError for an output that exists, unless it may be replaced."""
-    if out.exists() and not force:
-        raise InputError(f"{out} exists; give --force to replace it, or another --out")
+def refuse_existing(out: Path, *, unless: str = "remove it") -> None:
+    """Raise InputError for an output that exists."""
+    if out.exists():
+        raise InputError(f"{out} exists; {unless}, or give another --out")
 
 
 def program(asked: str | None = None) -> App:

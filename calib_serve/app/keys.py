@@ -1,13 +1,12 @@
 """``calib-serve keys``: make, add, promote, retire and list the keys that sign receipts; make tokens."""
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, command, subcommand
-from calib_serve.app._show import print_json
+from calib_serve.app._show import print_json, said
 from calib_serve.core.options.base import Checked, check_positive
 from calib_serve.core.options.servers import WatchOptions
 
@@ -85,10 +84,8 @@ def _add(file: Path, *, options: Annotated[_Added, Flat] = _Added()) -> None:
     from calib_serve.receipts import Keyring
 
     other = options.from_
-    _say(
-        file,
-        Keyring.edit(file, lambda ring: ring.extended(None if other is None else ring.load(other))),
-    )
+    ring = Keyring.edit(file, lambda ring: ring.extended(None if other is None else ring.load(other)))
+    _say(file, ring)
 
 
 @subcommand(app)
@@ -138,13 +135,13 @@ def _token(name: str, *, options: Annotated[_Scopes, Flat]) -> None:
     from calib_serve.web import new_token
 
     secret, line = new_token(name, options.scopes)
-    sys.stdout.write(f"token: {secret}\nline:  {line}\n")
+    said(f"token: {secret}\nline:  {line}")
 
 
 def _say(file: Path, ring: "Keyring") -> None:
     others = sorted(set(ring.keys) - {ring.active})
     more = f"; {', '.join(others)} verify" if others else ""
-    sys.stdout.write(f"{file}: {ring.active} signs{more}\n")
+    said(f"{file}: {ring.active} signs{more}")
 
 
 def _print_keys(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
@@ -153,9 +150,7 @@ def _print_keys(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
         print_json(rows)
         return
     for row in rows:
-        sys.stdout.write(
-            f"{row['key']}  {'signs' if row['signs'] else 'verifies':8}  retire {_when_to_retire(row)}\n"
-        )
+        said(f"{row['key']}  {'signs' if row['signs'] else 'verifies':8}  retire {_when_to_retire(row)}")
 
 
 def _row(ring: "Keyring", key_id: str, *, ttl: float) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import datetime
 import getpass
 import math
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, command, subcommand
 from calib_serve.app._serving import named_version
+from calib_serve.app._show import said
 from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ app = command(
     "calib-serve ledger revoke ledger.db --source lab --since 2026-05-01T12:00 --dry-run",
     details="LEDGER is a file, or postgresql://HOST/DATABASE.",
 )
-
-_PATIENCE = 10.0  # seconds: no client waits for these commands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +58,10 @@ def _check(ledger: str) -> int:
         wrong = book.check()
         trouble, extent = book.database.trouble(), book.database.extent()
     for one in [*wrong, *([trouble] if trouble else [])]:
-        _say(one)
+        said(one)
     if wrong or trouble:
         return 1
-    _say(f"{book.database.name} is sound: {extent}")
+    said(f"{book.database.name} is sound: {extent}")
     return 0
 
 
@@ -77,7 +75,7 @@ def _backup(ledger: str, file: Path) -> None:
 
     with _opened(ledger) as book:
         size = file_size(book.database.backup(file))
-    _say(f"{file}: {size}; put it in the ledger's place, then run calib-serve ledger restored on that")
+    said(f"{file}: {size}; put it in the ledger's place, then run calib-serve ledger restored on that")
 
 
 @subcommand(app)
@@ -89,7 +87,7 @@ def _upgrade(ledger: str, backup: Path) -> None:
     """
     from calib_serve.ledger import upgrade_ledger
 
-    _say(f"the ledger was of format {upgrade_ledger(ledger, backup)}, and is of this version's")
+    said(f"the ledger was of format {upgrade_ledger(ledger, backup)}, and is of this version's")
 
 
 @subcommand(app)
@@ -100,7 +98,7 @@ def _restored(ledger: str) -> None:
     """
     with _opened(ledger) as book:
         book.restored(by=_who())
-    _say("labels of predictions made until now are refused as forgotten")
+    said("labels of predictions made until now are refused as forgotten")
 
 
 @subcommand(app)
@@ -112,11 +110,11 @@ def _clock(ledger: str, *, options: Annotated[_Repair, Flat] = _Repair()) -> int
     with _opened(ledger) as book:
         told = book.repair_clock() if options.repair else {}
         trouble = book.time.trouble(book.forgotten_until())
-    _say(trouble or "this host's clock and the ledger's time agree")
+    said(trouble or "this host's clock and the ledger's time agree")
     if told.get("ledger"):
-        _say("labels of predictions from now on count; of earlier ones it is not known which had")
+        said("labels of predictions from now on count; of earlier ones it is not known which had")
     if ahead := told.get("label"):
-        _say(f"{ahead} labels of predictions dated ahead stay counted, in windows when their time comes")
+        said(f"{ahead} labels of predictions dated ahead stay counted, in windows when their time comes")
     return int(trouble is not None)
 
 
@@ -128,7 +126,7 @@ def _promoted(ledger: str) -> None:
     """
     with _opened(ledger) as book:
         book.promoted()
-    _say("the failover is known; labels that it lost count if they are sent again")
+    said("the failover is known; labels that it lost count if they are sent again")
 
 
 @subcommand(app)
@@ -140,7 +138,7 @@ def _drop(ledger: str, model: str) -> None:
     name, version = named_version(model)
     with _opened(ledger) as book:
         labels = book.drop((name, version), by=_who())
-    _say(f"took {labels} labels of {name} {version} out")
+    said(f"took {labels} labels of {name} {version} out")
 
 
 @subcommand(app)
@@ -166,20 +164,17 @@ def _revoke(ledger: str, *, options: Annotated[_Revoked, Flat]) -> None:
         told = book.revoke(source, since=begun, until=end, by=_who(), dry_run=dry_run)
     done = "would be taken back" if dry_run else "taken back"
     for (model, own), number in sorted(told.labels.items()):
-        _say(f"{model} {own}: {number} {done}")
+        said(f"{model} {own}: {number} {done}")
     if not told.labels:
-        _say("nothing to take back")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+        said("nothing to take back")
 
 
 @contextlib.contextmanager
 def _opened(where: str) -> Iterator["Ledger"]:
     from calib_serve.ledger import Ledger
 
-    with contextlib.closing(Ledger(where, must_exist=True, timeout=_PATIENCE)) as book:
+    # No client waits for these commands, so they wait for what others write.
+    with contextlib.closing(Ledger(where, must_exist=True, timeout=10.0)) as book:
         yield book
 
 
