@@ -70,7 +70,7 @@ class ModelFitOptions(Factory, CustomOps, Prior, Seeded, LastLayer):
 class GateOptions(Seeded):
     """Options of a new fit, and the evidence that it needs to replace the current one."""
 
-    method: Annotated[str, PYTHON] = "auto"
+    method: str = "auto"
     """A method's name, or auto."""
     alpha: Annotated[float, PYTHON] = 0.05
     """The chance to replace a calibration that is right, at most."""

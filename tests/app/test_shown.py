@@ -1,0 +1,276 @@
+"""What commands print for people are the numbers that they print for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import calib_serve
+
+from calib_serve import Artifact, evaluate
+from calib_serve.app.evaluate import reliability_table
+from calib_serve.core.bins import Bins
+from calib_serve.fit import CANDIDATES
+from calib_serve.metrics import evaluate_labels
+from calib_serve.receipts import Keyring
+from calib_serve.scores import Scores
+
+FIRST = {
+    "accuracy", "mean_confidence", "ece", "noise_floor", "positive_ece", "positive_noise_floor", "nll",
+    "brier", "refinement_auroc",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Scores of three classes in two splits, of two classes, and of 33 labels, three times too sure."""
+    rng = np.random.default_rng(0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    z = 2 * rng.standard_normal((600, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    z *= 3
+    np.savez("z.npz", cal_logits=z[:300], cal_labels=y[:300], test_logits=z[300:], test_labels=y[300:])
+    one = rng.standard_normal(600)
+    np.savez(
+        "two.npz",
+        logits=np.stack([0 * one, 3 * one], axis=1),
+        labels=(rng.random(600) < 1 / (1 + np.exp(-one))).astype(int),
+    )
+    many = rng.standard_normal((300, 33))
+    shifted = many - np.arange(33) / 20
+    truths = (rng.random(many.shape) < 1 / (1 + np.exp(-many))).astype(int)
+    np.savez("labels.npz", label_logits=shifted, labels=truths, class_names=[f"l{k}" for k in range(33)])
+    return tmp_path
+
+
+def printed(*arguments: object, code: int = 0) -> str:
+    done = calib_serve(*arguments)
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the table's row that begins with ``first``."""
+    rows = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] or [""] for line in text.splitlines()]
+    return next(row for row in rows if row[0] == first)
+
+
+def metric(name: str, value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return ""
+    return f"{value:.4f}" if name in ("nll", "entropy") or "cllr" in name else f"{100 * value:.2f}\xa0%"
+
+
+@pytest.mark.parametrize("file", ["z.npz", "two.npz", "labels.npz"])
+def test_evaluate_prints_the_first_metrics_or_all_with_their_intervals(file: str) -> None:
+    split = ("--split", "test") if file == "z.npz" else ()
+    read = Scores.read(file, split=split[1] if split else None)
+    found = evaluate_labels(read) if read.is_multilabel else evaluate(read)
+    few, all_ = printed("evaluate", file, *split), printed("evaluate", file, *split, "--verbose")
+    what = ("samples", "labels") if read.is_multilabel else ("predictions", "classes")
+    assert f"{file}: {len(read)} {what[0]}, {read.classes} {what[1]}" in few
+    assert cells(few, "metric") == ["metric", "value", "debiased", "0.95 low", "high"]
+    for name, one in found.estimates().items():
+        assert cells(all_, name)[1:] == [
+            metric(name, x) for x in (one.value, one.debiased, one.low, one.high)
+        ]
+        assert (f" {name} " in few) == (name in FIRST)
+
+
+def test_a_verdict_says_its_reasons_where_they_are_asked_for() -> None:
+    verdict = json.loads(printed("evaluate", "z.npz", "--split", "test", "--json"))["verdict"]
+    few, all_ = (printed("evaluate", "z.npz", "--split", "test", *more) for more in ((), ("--verbose",)))
+    assert few.splitlines()[0] == all_.splitlines()[0] == verdict["headline"]
+    for shown, do in ((few, verdict["do"][:1]), (all_, verdict["do"])):
+        lines = [line[2:] for line in shown.splitlines() if line.startswith("- ")]
+        assert [line for line in lines if line in verdict["do"]] == do
+    assert all((one in few, one in all_) == (False, True) for one in verdict["reasons"])
+
+
+def test_a_reliability_diagram_has_a_row_for_each_bin_that_holds_anything() -> None:
+    p, y = np.array([0.55, 0.55, 0.55, 0.95, 0.999, 1.0]), np.array([1, 0, 0, 1, 1, 1], bool)
+    table = reliability_table(Bins.tally(p, y, bins=4))
+    columns = [[str(cell) for cell in column._cells] for column in table.columns]
+    assert columns[0] == ["0.500-0.750", "0.750-1.000"]
+    assert columns[1] == ["3", "3"]
+    assert columns[3] == ["+21.7", "-1.7"]
+    middle, last = columns[2]
+    assert (len(middle), middle.count("█"), middle.index("|")) == (41, 13, 22)
+    assert (len(last), last.count("█"), last.index("|")) == (41, 39, 39)
+    assert table.columns[2].header == "0 %" + 33 * " " + "100 %"
+
+
+@pytest.mark.parametrize(
+    ("file", "bins"),
+    [
+        ("two.npz", lambda read: evaluate(read).positive_bins),
+        ("z.npz", lambda read: evaluate(read).bins),
+        ("labels.npz", lambda read: evaluate_labels(read).bins),
+    ],
+)
+def test_evaluate_draws_the_diagram_that_its_verdict_is_of(file: str, bins: Callable[[Scores], Bins]) -> None:
+    split = ("--split", "test") if file == "z.npz" else ()
+    found, shown = (
+        bins(Scores.read(file, split=split[1] if split else None)),
+        printed("evaluate", file, *split),
+    )
+    counts = [
+        row[1] for line in shown.splitlines() if len(row := line.split("│")[1:-1]) == 4 and "-" in row[0]
+    ]
+    assert [int(one) for one in counts] == [int(n) for n in found.count if n]
+    assert ("P(y = 1)" in shown) == (file == "two.npz")
+    both = printed("evaluate", file, *split, "--verbose")
+    assert both.count("bars are") == 1 + (file == "two.npz")
+
+
+def test_labels_are_shown_from_the_worst_on() -> None:
+    found, shown = evaluate_labels(Scores.read("labels.npz")), printed("evaluate", "labels.npz")
+    worst = found.worst()
+    assert [line.split("│")[1].strip() for line in shown.splitlines() if re.match(r"│ l\d", line)] == [
+        f"l{k}" for k in worst[:30]
+    ]
+    assert "3 more by --json" in shown
+    one = found.labels[worst[0]]
+    values = (one.prevalence, one.accuracy, one.positive_gap, one.positive_ece, one.positive_brier)
+    shares = [metric("ece", value) for value in values]
+    assert cells(shown, f"l{worst[0]}")[1:] == [
+        *shares,
+        metric("nll", one.nll),
+        metric("ece", one.positive_ece.low),
+    ]
+
+
+def test_levels_of_a_tree_are_shown_with_their_intervals() -> None:
+    Path("tree.yaml").write_text("low: ['0', '1']\nhigh: ['2']")
+    asked = ("evaluate", "z.npz", "--split", "test", "--tree", "tree.yaml")
+    (level,) = json.loads(printed(*asked, "--json"))["levels"]
+    (row,) = [line.split() for line in printed(*asked).splitlines() if line.startswith("1  ")]
+    m = level["metrics"]
+    shares = [m["accuracy"]["value"], *(m["ece"][end] for end in ("value", "low", "high"))]
+    wanted = [
+        "1",
+        "2",
+        *(metric("ece", x) for x in shares),
+        metric("nll", m["nll"]["value"]),
+        metric("", m["brier"]["value"]),
+    ]
+    assert row == [*" ".join(wanted).split(), *level["verdict"]["level"].split("_")]
+
+
+def test_compare_shows_what_it_measured() -> None:
+    asked = ("compare", "z.npz", "--methods", "none,temperature,platt")
+    told, shown = json.loads(printed(*asked, "--json")), printed(*asked)
+    assert "fitted on cal, measured on test" in shown
+    assert (told["fit_split"], told["test_split"]) == ("cal", "test")
+    names = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "refinement_auroc")
+    assert "acc    nll brier   ece  aece cwece auroc moved    s" in shown
+    for one in told["methods"]:
+        row = next(line.split() for line in shown.splitlines() if line.startswith(one["method"]))
+        if "error" in one:
+            assert f"{one['method']}: {one['error']}" in shown
+            continue
+        values = [(name, one["metrics"][name]["value"]) for name in names]
+        assert row[1:8] == [f"{v:.4f}" if name == "nll" else f"{100 * v:.2f}" for name, v in values]
+        assert row[8] == f"{100 * one['moved']:.2f}"
+    assert any("error" in one for one in told["methods"])
+    alike = json.loads(printed("compare", "two.npz", "two.npz", "--json"))
+    shown = printed("compare", "two.npz", "two.npz", "-o", "r.html").splitlines()
+    assert (shown[0], shown[-1]) == (alike["verdict"]["gain"], "written to r.html")
+    _, first, second, *_ = next(line.split() for line in shown if line.startswith("NLL"))
+    assert first == second == f"{alike['sides'][0]['metrics']['nll']['value']:.4f}"
+
+
+def test_a_fit_shows_candidates_facts_and_metrics_where_they_are_asked_for() -> None:
+    asked = ("fit", "z.npz", "--split", "cal", "--test-split", "test", "-o", "a")
+    shown = printed(*asked, "--option", "candidates=none,temperature", "--verbose")
+    artifact = Artifact.load("a")
+    assert f"{artifact.method} fitted on 300 samples, measured on test; written to a" in shown
+    for one in artifact.selection.scores:
+        assert cells(shown, one.method)[1:3] == [
+            f"{one.score:.5f}", f"{one.above_best:.5f} ± {one.standard_error:.5f}",
+        ]  # fmt: skip
+    for name, after in artifact.after.items():
+        before = artifact.before[name]
+        wanted = [
+            metric(name, end["value"])
+            + ("" if end["low"] is None else f" [{metric(name, end['low'])}, {metric(name, end['high'])}]")
+            for end in (before, after)
+        ]
+        assert cells(shown, name) == [name, *wanted]
+    assert cells(shown, "method") == ["method", artifact.method]
+    assert cells(printed("inspect", "a"), "fingerprint") == ["fingerprint", artifact.fingerprint]
+    facts = json.loads(printed("inspect", "a", "--json"))
+    weight = float(artifact.steps[0].weight)
+    assert facts["steps"] == [{"kind": "logit_map", "weight": weight, "on": "logits"}]
+    assert (facts["classes"], facts["method"]) == (3, artifact.method)
+    assert facts["reference"]["n"] == artifact.reference.n
+
+
+def test_keys_are_listed_with_when_each_may_go() -> None:
+    ring = Keyring.create(Path("keys.json"))
+    printed("keys", "rotate", "keys.json")
+    new = Keyring.load("keys.json").active
+    shown = printed("keys", "list", "keys.json").splitlines()
+    assert len(shown) == 2
+    lines = {line.split()[0]: line for line in shown}
+    assert lines[new] == f"{new}  signs     retire once another signs"
+    assert re.fullmatch(rf"{ring.active}  verifies  retire from 20.* on", lines[ring.active])
+    printed("keys", "add", "keys.json")
+    (fresh,) = set(Keyring.load("keys.json").keys) - {new, ring.active}
+    assert f"{fresh}  verifies  retire once it signs nowhere (not known here)" in printed(
+        "keys", "list", "keys.json"
+    )
+    token = printed("keys", "token", "lab", "--scopes", "label")
+    assert re.fullmatch(r"token: (\S{43})\nline:  lab label sha256:[0-9a-f]{64}\n", token)
+
+
+def test_methods_are_listed_and_each_shows_its_options() -> None:
+    shown = printed("methods")
+    for name in (*CANDIDATES, "auto", "platt", "batch", "neural-clamping"):
+        assert any(line.split()[:1] == [name] for line in shown.splitlines()), name
+    assert "--option bins=  [default: 15]" in printed("methods", "histogram-width")
+    clamping = printed("methods", "neural-clamping")
+    assert "--option batch_size=  [default: 256]" in clamping
+    assert "--option device=\n" in clamping
+    for never in ("samples", "class_names", "seed", "progress"):
+        assert f"--option {never}=" not in clamping + printed("methods", "temperature")
+    refused = calib_serve("methods", "nosuch")
+    assert (refused.exit_code, "there is no method 'nosuch'; choose one of auto, " in refused.stderr) == (
+        2,
+        True,
+    )
+
+
+def test_exported_arrays_are_what_the_artifact_makes_of_the_scores() -> None:
+    printed("fit", "labels.npz", "--method", "temperature", "-o", "l")
+    assert printed("export", "probabilities", "l", "labels.npz", "-o", "l-probs.npz").endswith(
+        "33 labels: l-probs.npz\n"
+    )
+    made, artifact = np.load("l-probs.npz"), Artifact.load("l")
+    probs = artifact.probs(Scores.read("labels.npz"))
+    np.testing.assert_array_equal(made["label_probs"], probs)
+    np.testing.assert_array_equal(made["confidence"], np.maximum(probs, 1 - probs))
+    assert str(made["calibrated_by"]) == artifact.fingerprint
+    assert made["class_names"].tolist() == [f"l{k}" for k in range(33)]
+    printed("fit", "z.npz", "--split", "cal", "--method", "temperature", "-o", "a")
+    printed("decide", "a", "z.npz", "--split", "test", "--coverage", "0.9", "--risk", "0.4", "-o", "d")
+    printed("export", "probabilities", "d", "z.npz", "--split", "test", "-o", "z-probs.npz")
+    made, decided = np.load("z-probs.npz"), Artifact.load("d")
+    probs = decided.probs(np.load("z.npz")["test_logits"])
+    np.testing.assert_array_equal(made["set"], decided.sets(probs))
+    np.testing.assert_array_equal(made["abstain"], decided.abstain(probs))
+    np.testing.assert_allclose(made["confidence"], probs.max(axis=1))
+    assert not {"act", "decision", "ids"} & set(made)
+    assert calib_serve("decide", "a", "z.npz", "--split", "test", "--risk", "0.4", "-o", "d").exit_code == 2
+
+
+def test_the_program_says_its_version_and_commands_at_once() -> None:
+    assert re.fullmatch(r"calib-serve \d+\.\d+\.\d+\S*\n", printed("--version"))
+    assert printed() == printed("--help") == printed("-h")
+    assert "\nWatch\n  watch       Count predictions" in printed()
