@@ -108,12 +108,10 @@ def test_what_is_installed_and_does_not_import_is_wrong(site: Site, monkeypatch:
     found = site.found("torch")
     wrong = {about: one for about, one in found.items() if about.startswith("import")}
     assert {about: one.level for about, one in wrong.items()} == {
-        "import numpy": "wrong", "import scipy": "wrong", "import torch": "wrong", "import torchvision": "note",
+        "import numpy": "wrong", "import scipy": "wrong", "import torch": "wrong",
+        "import torchvision": "note",
     }  # fmt: skip
-    assert (
-        wrong["import torch"].what
-        == "it is installed and does not import: OSError: libtorch.so: no such file"
-    )
+    assert wrong["import torch"].what.endswith("does not import: OSError: libtorch.so: no such file")
 
 
 class Cuda:
