@@ -202,7 +202,7 @@ def _value(text: str) -> Any:
     try:
         found = read_yaml(text.encode("utf-8", "surrogateescape"))
     except ValueError as error:
-        raise InputError(f"{text!r} cannot be read: {error}") from None
+        raise InputError(f"{text!r} cannot be read: {' '.join(str(error).split())}") from None
     if isinstance(found, str):  # YAML takes neither .5 nor 1e-3 for a number
         try:
             return float(found)
