@@ -226,6 +226,7 @@ def _same_weights(first: nn.Module, second: nn.Module) -> bool:
 
 
 def _load_weights(network: nn.Module, path: Path) -> None:
+    state: Any
     try:
         if path.suffix == ".safetensors":
             state = load_file(path)
