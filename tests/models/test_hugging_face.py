@@ -78,8 +78,11 @@ def test_types_of_tokens_that_the_model_does_not_know_are_not_made_up(tmp_path) 
     np.testing.assert_allclose(model.logits(given.inputs), logits(tmp_path, texts), atol=1e-4)
 
 
-def test_a_text_may_be_as_long_as_the_model_takes(bert) -> None:
+def test_a_text_may_be_as_long_as_tokenizer_and_model_take(bert, tmp_path) -> None:
     assert load_model(bert, device="cpu").input_shape == (2, 24)
+    classifier(tmp_path, "Llama", num_key_value_heads=2, max_position_embeddings=17)
+    tokenizer(tmp_path, types=False, padding_side="left")
+    assert load_model(tmp_path, device="cpu").input_shape[1] == 17
 
 
 def test_pairs_of_texts_are_one_input_each(bert, tmp_path) -> None:
