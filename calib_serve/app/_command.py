@@ -143,11 +143,17 @@ class _OptionNames(dict[str, str]):
 def _check_whole(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Raise OptionError for a fraction where a whole number is wanted; cyclopts would round it."""
     for one in arguments:
-        asked = {*get_args(one.hint), one.hint}
+        asked = _plain_types(one.hint)
         if int in asked and float not in asked:
             for token in one.tokens:
                 fraction = re.fullmatch(r"[+-]?\d*\.\d*", token.value)
                 check(fraction is None, one.field_info.name, f"is a whole number, got {token.value!r}")
+
+
+def _plain_types(hint: Any) -> set[Any]:
+    """The types that a hint is made of, such as int of ``tuple[int | None, ...] | None``."""
+    inner = get_args(hint)
+    return {hint}.union(*map(_plain_types, inner)) if inner else {hint}
 
 
 def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

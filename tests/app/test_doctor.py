@@ -70,6 +70,7 @@ def cli(*arguments: object) -> Done:
 
 def test_an_extra_is_wrong_where_it_was_asked_for_and_lacks_a_package(site: Site) -> None:
     assert site.levels()["extra torch"] == "note"
+    assert not {"folder", "model store", "ledger", "keyring", "torchserve"} & set(site.levels())
     assert site.levels("torch")["extra torch"] == "wrong"
     site.add("scipy", "1.17.1")
     assert site.found()["extra torch"].what == "lacks torch"

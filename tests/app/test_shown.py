@@ -13,6 +13,8 @@ import pytest
 from command_line import calib_serve
 
 from calib_serve import Artifact, evaluate
+from calib_serve.app import COMMANDS
+from calib_serve.app._command import program
 from calib_serve.app.evaluate import reliability_table
 from calib_serve.core.bins import Bins
 from calib_serve.fit import CANDIDATES
@@ -136,6 +138,7 @@ def test_labels_are_shown_from_the_worst_on() -> None:
         f"l{k}" for k in worst[:30]
     ]
     assert "3 more by --json" in shown
+    assert "reliability of all labels' decisions: bars are accuracy, | is confidence" in shown
     one = found.labels[worst[0]]
     values = (one.prevalence, one.accuracy, one.positive_gap, one.positive_ece, one.positive_brier)
     shares = [metric("ece", value) for value in values]
@@ -151,6 +154,7 @@ def test_levels_of_a_tree_are_shown_with_their_intervals() -> None:
     asked = ("evaluate", "z.npz", "--split", "test", "--tree", "tree.yaml")
     (level,) = json.loads(printed(*asked, "--json"))["levels"]
     (row,) = [line.split() for line in printed(*asked).splitlines() if line.startswith("1  ")]
+    assert "level nodes accuracy" in printed(*asked)
     m = level["metrics"]
     shares = [m["accuracy"]["value"], *(m["ece"][end] for end in ("value", "low", "high"))]
     wanted = [
@@ -188,13 +192,12 @@ def test_compare_shows_what_it_measured() -> None:
 
 def test_a_fit_shows_candidates_facts_and_metrics_where_they_are_asked_for() -> None:
     asked = ("fit", "z.npz", "--split", "cal", "--test-split", "test", "-o", "a")
-    shown = printed(*asked, "--option", "candidates=none,temperature", "--verbose")
+    shown = printed(*asked, "--option", "candidates=none,temperature,histogram-width", "--verbose")
     artifact = Artifact.load("a")
     assert f"{artifact.method} fitted on 300 samples, measured on test; written to a" in shown
     for one in artifact.selection.scores:
-        assert cells(shown, one.method)[1:3] == [
-            f"{one.score:.5f}", f"{one.above_best:.5f} ± {one.standard_error:.5f}",
-        ]  # fmt: skip
+        numbers = [f"{one.score:.5f}", f"{one.above_best:.5f} ± {one.standard_error:.5f}"]
+        assert cells(shown, one.method)[1:] == [*numbers, one.refused or ""]
     for name, after in artifact.after.items():
         before = artifact.before[name]
         wanted = [
@@ -210,6 +213,39 @@ def test_a_fit_shows_candidates_facts_and_metrics_where_they_are_asked_for() -> 
     assert facts["steps"] == [{"kind": "logit_map", "weight": weight, "on": "logits"}]
     assert (facts["classes"], facts["method"]) == (3, artifact.method)
     assert facts["reference"]["n"] == artifact.reference.n
+
+
+def test_a_study_shows_its_rows_and_what_it_says() -> None:
+    asked = ("compare", "z.npz", "--study", "size", "--option", "sizes=50,100", "--option", "repeats=2")
+    told, shown = json.loads(printed(*asked, "--json")), printed(*asked, "-o", "made")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    for row, one in zip(rows, told["rows"], strict=True):
+        for cell, value in zip(row, one.values(), strict=True):
+            if isinstance(value, float):
+                assert cell == f"{value:.4f}"
+            else:
+                assert cell == ("" if value is None else f"{value:,}" if isinstance(value, int) else value)
+    said = [line[2:] for line in shown.splitlines() if line.startswith("- ")]
+    assert said == told["says"]
+    assert "written to made/" in shown
+    assert Path("made/study.json").is_file()
+
+
+def test_a_calibrated_model_is_called_so() -> None:
+    rng = np.random.default_rng(1)
+    one = 2 * rng.standard_normal(40_000)
+    labels = (rng.random(40_000) < 1 / (1 + np.exp(-one))).astype(int)
+    np.savez("good.npz", logits=np.stack([0 * one, one], axis=1), labels=labels)
+    assert printed("evaluate", "good.npz").startswith("Calibrated")
+
+
+def test_the_names_of_both_sides_are_on_the_page() -> None:
+    printed("fit", "z.npz", "--split", "cal", "--method", "temperature", "-o", "a")
+    printed("fit", "z.npz", "--split", "cal", "--method", "vector", "-o", "b")
+    asked = ("evaluate", "z.npz", "--split", "test", "--artifact", "a", "--report", "r.html", "--json")
+    for more, names in (((), ["before", "after"]), (("--against", "b"), ["b", "a"])):
+        sides = json.loads(printed(*asked, *more))["report"]["sides"]
+        assert [one["name"] for one in sides] == names
 
 
 def test_keys_are_listed_with_when_each_may_go() -> None:
@@ -268,6 +304,53 @@ def test_exported_arrays_are_what_the_artifact_makes_of_the_scores() -> None:
     np.testing.assert_allclose(made["confidence"], probs.max(axis=1))
     assert not {"act", "decision", "ids"} & set(made)
     assert calib_serve("decide", "a", "z.npz", "--split", "test", "--risk", "0.4", "-o", "d").exit_code == 2
+
+
+def test_acts_of_a_contract_are_exported() -> None:
+    printed("fit", "z.npz", "--split", "cal", "--method", "temperature", "-o", "a")
+    Path("contract.yaml").write_text("contract: 1\nact: {above: 0.6, accuracy: 0.5}\n")
+    printed("contract", "set", "a", "contract.yaml")
+    printed("export", "probabilities", "a", "z.npz", "--split", "test", "-o", "p.npz")
+    made = np.load("p.npz")
+    np.testing.assert_array_equal(made["act"], made["probs"].max(axis=1) >= 0.6)
+    assert 0 < made["act"].mean() < 1
+
+
+def test_an_artifact_says_what_the_scores_of_its_samples_are() -> None:
+    data = np.load("z.npz")
+    for split in ("cal", "test"):
+        named = np.array(["a", "b", "c"])[data[f"{split}_labels"]]
+        rows = zip(data[f"{split}_logits"].tolist(), named, strict=True)
+        lines = ["a,b,c,label", *(",".join(map(str, [*row, name])) for row, name in rows)]
+        Path(f"{split}.csv").write_text("\n".join(lines))
+    assert calib_serve("fit", "cal.csv", "--method", "temperature", "-o", "a").exit_code == 2
+    printed("fit", "cal.csv", "--outputs", "logits", "--method", "temperature", "-o", "a")
+    assert "Sets hold" in printed("decide", "a", "test.csv", "--coverage", "0.9", "-o", "d")
+
+
+EXPLAINED = {
+    "DATA": ("schema", "evaluate", "fit", "compare", "decide"),
+    "MODELS": ("serve", "gateway", "watch"),
+    "SOURCE": ("label",), "PREDICTIONS": ("audit",), "SERVED": ("refit",), "LEDGER": ("ledger",),
+    "FILE": ("keys",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", EXPLAINED)
+def test_a_help_explains_its_argument_and_has_its_parts(word: str) -> None:
+    for name in EXPLAINED[word]:
+        lines = printed(name, "--help").splitlines()
+        text = [line for line in lines if not line.startswith(("│", "Usage"))]
+        assert any(re.search(rf"\b{word}\b", line) for line in text), name
+        if word == "DATA":
+            parts = [line.split()[1] for line in lines if line.startswith("╭─")]
+            assert parts[-2:] == ["Data", "Output"], name
+
+
+def test_shells_complete_commands_with_what_each_is_for() -> None:
+    script = program().generate_completion(shell="zsh")
+    for names in COMMANDS.values():
+        assert all(" ".join(summary.split()[:2]).strip(":") in script for summary in names.values())
 
 
 def test_the_program_says_its_version_and_commands_at_once() -> None:

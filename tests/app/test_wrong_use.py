@@ -43,6 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "evaluate s.npz --bins 3": "Unknown option: --bins",
         "evaluate s.npz --class-names=a,b": "evaluate takes no --class-names; calib-serve schema DATA",
         "fit s.npz -o b --option ridge": "--option takes KEY=VALUE, got 'ridge'",
+        "fit s.npz -o b --option ridge=": "--option takes KEY=VALUE, got 'ridge='",
         "fit s.npz -o b --option =1": "--option takes KEY=VALUE, got '=1'",
         "fit s.npz -o b --option method=auto": "--option takes no method: fit or schema has an option",
         "fit s.npz -o b --option test=1": "--option takes no test, which no method has",
@@ -74,6 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "pack --model m.onnx --artifact a": "give the model a name: --name NAME",
         "pack --model m.onnx --artifact a --name m --option top=1.5": "--option top cannot be 1.5",
         "pack --model m.onnx --artifact a --name m --option tip=1": "here, and no tip",
+        "pack --model m --artifact a --name m --input-shape 3,2.5": "--input-shape is a whole number",
         "refit a --samples s -o b --new-version 2": "--new-version packs an archive again",
         "refit promote": "give the archive of the new version, or --back MODEL",
         "ledger drop l.db m": "a model's version is NAME:VERSION, such as digits:1.0, got 'm'",
@@ -199,6 +201,15 @@ def test_class_shares_are_shown_and_the_corrected_artifact_is_written_once(folde
         (str(k), f"{100 * share:.1f}\xa0%") for k, share in enumerate(shares)
     ]
     assert "class shares of 90 samples, 95 % intervals" in done.stdout.replace("\xa0", " ")
+    z = 2 * rng.standard_normal((9000, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    np.savez("many.npz", logits=z[:3000], labels=y[:3000])
+    np.savez("moved.npz", logits=z[3000:][(y[3000:] > 0) | (rng.random(6000) < 0.2)])
+    assert calib_serve("fit", "many.npz", "--method", "temperature", "-o", "g").exit_code == 0
+    moved = calib_serve("refit", "prior", "g", "moved.npz", "-o", "corrected")
+    assert "written to corrected; it has no reference" in moved.stderr
+    z = np.zeros((1, 3))  # for which the shares are all there is
+    assert Artifact.load("corrected").probs(z)[0, 0] < 0.15 < Artifact.load("g").probs(z)[0, 0]
     said = calib_serve("refit", "prior", "f", "s.npz", "-o", "f")
     assert (said.exit_code, "f exists; remove it, or give another --out" in said.stderr) == (2, True)
 
