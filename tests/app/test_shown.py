@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from calib_serve.fit import CANDIDATES
 from calib_serve.metrics import evaluate_labels
 from calib_serve.receipts import Keyring
 from calib_serve.scores import Scores
+from calib_serve.torchserve.foreign import ArchiveLook
 
 FIRST = {
     "accuracy", "mean_confidence", "ece", "noise_floor", "positive_ece", "positive_noise_floor", "nll",
@@ -281,6 +283,82 @@ def test_methods_are_listed_and_each_shows_its_options() -> None:
         2,
         True,
     )
+
+
+def test_methods_are_listed_where_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import calib_serve.fit as room
+
+    of_face = room.__getattr__
+
+    def without_torch(name: str) -> object:
+        if name.startswith("MODEL_"):
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        return of_face(name)
+
+    for name in ("MODEL_FITTERS", "MODEL_OPTIONS"):
+        monkeypatch.delitem(vars(room), name, raising=False)
+    monkeypatch.setattr(room, "__getattr__", without_torch)
+    shown = printed("methods")
+    assert " temperature " in shown
+    assert "neural-clamping" not in shown
+    assert "--option bins=  [default: 15]" in printed("methods", "histogram-width")
+
+
+LOOK = ArchiveLook(
+    name="pets", version="1.0", handler="handler.py", sha256=None, calibrated=False, classes=7,
+    class_names=tuple("abcdefg"), seam="model.forward", output="logits", outputs="logits",
+    request="one picture", alone_because="", reply={"said": "x" * 90}, shows=("the class", "its probability"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "last"),
+    [
+        (
+            {},
+            {
+                "handler": "handler.py", "sha256": "no model file in the manifest", "request": "one picture",
+                "passes": "logits, 7 classes: a, b, c, d, e, ...", "seam": "model.forward, in its logits",
+                "in batches": "each score is its own request's",
+            },
+            "Neural Clamping and new heads change the model itself",
+        ),
+        (
+            {
+                "calibrated": True, "class_names": (), "outputs": "label_logits", "output": "",
+                "alone_because": "odd",
+            },
+            {
+                "handler": "handler.py, inside a calibration", "seam": "model.forward", "in batches": "odd",
+                "passes": "label_logits, 7 labels, of which any may be true, without names",
+            },
+            "  calib-serve evaluate DATA --from x.mar",
+        ),
+    ],
+)  # fmt: skip
+def test_what_one_request_showed_of_an_archive_is_told_with_what_to_do(
+    change: dict, rows: dict[str, str], last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def look(archive: Path, options: object, *, probe: Path | None) -> ArchiveLook:
+        asked.append((archive.name, options.seam, options.outputs, probe))  # type: ignore[attr-defined]
+        return replace(LOOK, **change)
+
+    monkeypatch.setattr("calib_serve.torchserve.look_at_archive", look)
+    told = json.loads(printed("inspect", "--from", "x.mar", "--json"))
+    assert told == {"archive": "x.mar", **json.loads(json.dumps(replace(LOOK, **change).as_dict()))}
+    shown = printed("inspect", "--from", "x.mar", "--seam", "model", "--outputs", "logits", "--probe", "p")
+    assert asked == [("x.mar", None, None, None), ("x.mar", "model", "logits", Path("p"))]
+    assert shown.startswith("pets 1.0\n")
+    assert {name: cells(shown, name)[1] for name in rows} == rows
+    assert cells(shown, "reply")[1] == f"{json.dumps(LOOK.reply)[:77]}..."
+    assert shown.splitlines()[-1].startswith(last)
+    if not change:
+        how = ["--seam", "model", "--outputs", "logits"]
+        fit, pack = (line.split()[2:] for line in shown.splitlines() if line.startswith("  calib-serve"))
+        assert fit == ["DATA", "--from", "x.mar", *how, "-o", "artifact"]
+        assert pack == ["--from", "x.mar", "--artifact", "artifact", *how[:2], "--probe-data", "DATA"]
 
 
 def test_exported_arrays_are_what_the_artifact_makes_of_the_scores() -> None:
