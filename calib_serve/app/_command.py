@@ -87,7 +87,7 @@ class Replacing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output(Replacing):
+class Output:
     """Options of a command that writes an artifact."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
@@ -143,11 +143,17 @@ class _OptionNames(dict[str, str]):
 def _check_whole(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Raise OptionError for a fraction where a whole number is wanted; cyclopts would round it."""
     for one in arguments:
-        asked = {*get_args(one.hint), one.hint}
+        asked = _plain_types(one.hint)
         if int in asked and float not in asked:
             for token in one.tokens:
                 fraction = re.fullmatch(r"[+-]?\d*\.\d*", token.value)
                 check(fraction is None, one.field_info.name, f"is a whole number, got {token.value!r}")
+
+
+def _plain_types(hint: Any) -> set[Any]:
+    """The types that a hint is made of, such as int of ``tuple[int | None, ...] | None``."""
+    inner = get_args(hint)
+    return {hint}.union(*map(_plain_types, inner)) if inner else {hint}
 
 
 def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -202,7 +208,7 @@ def _value(text: str) -> Any:
     try:
         found = read_yaml(text.encode("utf-8", "surrogateescape"))
     except ValueError as error:
-        raise InputError(f"{text!r} cannot be read: {error}") from None
+        raise InputError(f"{text!r} cannot be read: {' '.join(str(error).split())}") from None
     if isinstance(found, str):  # YAML takes neither .5 nor 1e-3 for a number
         try:
             return float(found)
@@ -211,10 +217,10 @@ def _value(text: str) -> Any:
     return found
 
 
-def refuse_existing(out: Path, *, force: bool) -> None:
-    """Raise InputError for an output that exists, unless it may be replaced."""
-    if out.exists() and not force:
-        raise InputError(f"{out} exists; give --force to replace it, or another --out")
+def refuse_existing(out: Path, *, unless: str = "remove it") -> None:
+    """Raise InputError for an output that exists."""
+    if out.exists():
+        raise InputError(f"{out} exists; {unless}, or give another --out")
 
 
 def program(asked: str | None = None) -> App:

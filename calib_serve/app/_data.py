@@ -16,7 +16,7 @@ from calib_serve.core.options.data import ArchiveOptions, PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
-    from calib_serve.core.options.data import DataOptions, FileOptions, HeldData
+    from calib_serve.core.options.data import BySchema, DataOptions, HeldData
     from calib_serve.models import Classifier
     from calib_serve.scores import Outputs, Schema, Scores
 
@@ -25,7 +25,7 @@ _KEYS = ("mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
 
 def file_scores(
     path: str | Path,
-    options: FileOptions | HeldData,
+    options: BySchema,
     *,
     split: str | None,
     expected: Schema | Outputs | None = None,
@@ -65,6 +65,7 @@ def model_samples(
     data: str | Path,
     options: HeldData | DataOptions,
     *,
+    factory: Factory = Factory(),
     artifact: Artifact | None = None,
     outputs: Outputs | None = None,
 ) -> ModelSamples:
@@ -78,9 +79,9 @@ def model_samples(
     pictures = artifact.model.pictures if artifact is not None and of_pictures else None
     (samples,) = model_data(model, data, [options.split], pictures=pictures, outputs=outputs)
     shape = samples.inputs.shape[1:]
-    classifier = load_model(model, **fields_of(Factory, options), input_shape=shape, outputs=outputs)
+    classifier = load_model(model, **fields_of(Factory, factory), input_shape=shape, outputs=outputs)
     samples = in_order_of(classifier, samples)
-    note([*samples.remarks, *weights_remarks(model, options.weights)])
+    note([*samples.remarks, *weights_remarks(model, factory.weights)])
     multilabel = classifier.outputs in LABELS
     samples.check(classifier.input_shape, classifier.classes, multilabel=multilabel)
     return ModelSamples(Path(model).stem, classifier, samples.inputs, samples.labels, samples.class_names)
@@ -140,7 +141,7 @@ def read_tree(said: Any) -> Any:
         ) from None
 
 
-def refuse_file_options(options: FileOptions | HeldData, source: str) -> None:
+def refuse_file_options(options: BySchema, source: str) -> None:
     """Raise InputError for an option of a file of scores that is given beside a model or an archive."""
     if extra := [name for name in options.of_file if name != "outputs"]:
         flag = f"--{extra[0].replace('_', '-')}"

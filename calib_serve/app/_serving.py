@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,9 +86,3 @@ def served_at(listen: WebOptions, port: int) -> str:
     """The base URL of a server that listens on ``port``."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"http{'s' if listen.tls_cert else ''}://{host}:{port}"
-
-
-def said(text: str) -> None:
-    """Print a line at once, for programs that wait for it."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()  # a pipe is buffered, and a script waits for the line "watching ..."

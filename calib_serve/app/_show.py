@@ -52,7 +52,13 @@ def as_flags(options: object, *kinds: type) -> list[str]:
 
 def print_json(found: Any, *, indent: int | None = None) -> None:
     """Print JSON."""
-    sys.stdout.write(json.dumps(found, indent=indent) + "\n")
+    said(json.dumps(found, indent=indent))
+
+
+def said(text: str) -> None:
+    """Print a line at once, for programs that wait for it."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()  # a pipe is buffered, and a script waits for the line "watching ..."
 
 
 def note(remarks: Iterable[str]) -> None:

@@ -23,7 +23,6 @@ app = command(
     details="PREDICTIONS are Parquet, a file, a folder or a pattern; or with --engine a table. They are "
     "measured where they lie, as the monitor measures live ones.",
 )
-_VERDICTS = 10  # printed; an audit by day and model has hundreds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +61,25 @@ def _columns(given: list[str]) -> "Columns":
 
 
 def _show(found: "Audit") -> None:
-    from calib_serve.app.evaluate import reliability_table
+    from calib_serve.app.evaluate import PREDICTIONS, reliability_table
 
     out = console()
     out.print(found.reading)
     out.print(_table(found))
     event = found.read.event
-    out.print(
-        reliability_table(found.total.bins)
-        if event is None
-        else reliability_table(found.total.bins, of=("reliability", f"P({event})", f"the share of {event}"))
-    )
+    of = PREDICTIONS if event is None else ("reliability", f"P({event})", f"the share of {event}")
+    out.print(reliability_table(found.total.bins, of=of))
     for sentence in found.says():
         out.print(f"- {sentence}")
     if len(found.measured) == 1:
         show_verdict(out, found.measured[0].verdict)
         return
-    for one in found.measured[:_VERDICTS]:
+    shown = found.measured[:10]  # an audit by day and model has hundreds
+    for one in shown:
         out.print(f"{_name(one)}:")
         show_verdict(out, one.verdict)
-    if len(found.measured) > _VERDICTS:
-        out.print(f"{len(found.measured) - _VERDICTS} more verdicts by --json")
+    if left := len(found.measured) - len(shown):
+        out.print(f"{left} more verdicts by --json")
 
 
 def _table(found: "Audit") -> "Table":

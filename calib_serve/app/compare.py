@@ -15,7 +15,7 @@ from calib_serve.app._progress import stages
 from calib_serve.app._show import console, narrow_table, note, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, check_default
-from calib_serve.core.options.data import FileOptions
+from calib_serve.core.options.data import BySchema
 from calib_serve.core.options.evaluate import CompareOptions
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Source(FileOptions):
+class _Source(BySchema):
     """Options of the samples to fit and measure on."""
 
     fit_split: Annotated[str, Parameter(name="--split")] = "cal"
@@ -189,7 +189,6 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
     unknown = [key for key in own if key not in known]
     check(not unknown, "option", f"of {name} are {', '.join(known) or 'none'}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
-    check(source.groups is None, "groups", "are for a comparison of methods: a study takes every row alone")
     CompareOptions(seed=own.get("seed", 0))  # refuses what is no seed
     own = {key: _like(value, takes[key].default) for key, value in own.items()}
     own |= {} if options.methods is None else {"methods": options.methods}

@@ -40,7 +40,7 @@ def _decide(
     from calib_serve.artifact import Artifact, promises
     from calib_serve.fit import decide, refuse_labels
 
-    refuse_existing(output.out, force=output.force)
+    refuse_existing(output.out)
     known = Artifact.load(artifact)
     refuse_labels(known, None)
     found = decide(known, held_out(known, data, source), **fields_of(PromiseOptions, options))

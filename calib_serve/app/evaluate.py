@@ -40,9 +40,10 @@ app = command(
     details="DATA are scores with labels, with --model its inputs and their labels, or with --from the "
     "labelled requests of an archive.",
 )
-_PREDICTIONS = ("reliability", "confidence", "accuracy")
+PREDICTIONS = ("reliability", "confidence", "accuracy")
 _POSITIVE = ("reliability of P(y = 1)", "P(y = 1)", "share of class 1")
 _DECISIONS = ("reliability of all labels' decisions", "confidence", "accuracy")
+_LEVEL = MeasureOptions.level
 _WIDTH = 40  # characters of the reliability sketch: 2.5 % each
 
 _FIRST = (
@@ -72,8 +73,6 @@ class _Shown(Json):
 class _Options(ReportOptions):
     """Options of ``calib-serve evaluate``."""
 
-    replicates: int = ReportOptions.replicates
-    """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
     artifact: Path | None = None
     """Calibrate the scores with this artifact first; the page shows them before and after."""
     against: Path | None = None
@@ -108,8 +107,7 @@ def _evaluate(
     contents = None if shown.report is None else _contents(samples, found, asked)
     measured = _measured(found, calibration, asked) if contents is None else _Measured.of(contents)
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
-    level = MeasureOptions.level
-    parts = _decomposed(found, level=level) if shown.verbose or shown.json else None
+    parts = _decomposed(found) if shown.verbose or shown.json else None
     apart = {} if options.unknown is None else _apart(found, options, source, calibration)
     if contents is not None and shown.report is not None:
         from calib_serve.report import write_page
@@ -117,16 +115,16 @@ def _evaluate(
         write_page(shown.report, contents)
     if shown.json:
         page = {} if contents is None else {"report": {"file": str(shown.report), **contents.as_dict()}}
-        print_json({**_as_dict(measured, found, parts, apart, level=level), **page})
+        print_json({**_as_dict(measured, found, parts, apart), **page})
         return
     out = console()
     show_verdict(out, measured.verdict, every=shown.verbose)
-    for one in _shown(measured, found, parts, title=samples.title, level=level, every=shown.verbose):
+    for one in _tables(measured, found, parts, title=samples.title, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
     for name, measure in apart.items():
         out.print(f"samples of no known class, {name.replace('_', ' ')}: {measure}")
     if measured.levels:
-        out.print(_levels_table(measured.levels, level=level))
+        out.print(_levels_table(measured.levels))
     if shown.report is not None:
         out.print(f"written to {shown.report}")
 
@@ -174,7 +172,7 @@ def _of_model(data: str, source: DataOptions, fitted: "Artifact | None") -> _Sam
     refuse_file_options(source, "--model")
     # Numbers do not show that logits are of labels; the artifact knows.
     outputs = source.kind or (fitted.model.outputs if fitted and fitted.is_multilabel else None)
-    asked = model_samples(data, source, artifact=fitted, outputs=outputs)
+    asked = model_samples(data, source, factory=source, artifact=fitted, outputs=outputs)
     kind: Outputs = "label_probabilities" if asked.labels.ndim == 2 else "probabilities"
 
     def under(artifact: "Artifact | None") -> Scores:
@@ -244,7 +242,7 @@ def _measured(found: "Scores", calibration: "Artifact | None", options: _Options
     if options.tree is not None:
         tree = Tree.of(options.tree, found.class_names or tuple(map(str, range(found.classes))))
         levels = evaluate_levels(found, tree, MeasureOptions(**how), options, options.own)
-    return _Measured(verdict, metrics, _decisions(found, calibration, MeasureOptions.level), levels)
+    return _Measured(verdict, metrics, _decisions(found, calibration), levels)
 
 
 def _as_dict(
@@ -252,13 +250,11 @@ def _as_dict(
     found: "Scores",
     parts: "Refinement | None",
     apart: "dict[str, Estimate]",
-    *,
-    level: float,
 ) -> dict[str, Any]:
     """Every number as plain values for JSON."""
     from calib_serve.metrics import decision_curve
 
-    weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
+    weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": _LEVEL}
     of_two = not found.is_multilabel and found.classes == 2
     curve = measured.curve
     if of_two and curve is None:
@@ -296,14 +292,8 @@ def _apart(
     return open_set(known, unknown, threshold=threshold)
 
 
-def _shown(
-    measured: _Measured,
-    found: "Scores",
-    parts: "Refinement | None",
-    *,
-    title: str,
-    level: float,
-    every: bool,
+def _tables(
+    measured: _Measured, found: "Scores", parts: "Refinement | None", *, title: str, every: bool
 ) -> "Iterator[Table | str]":
     """Yield the tables after the verdict: the metrics, and the diagram it is about, or ``every`` one."""
     from calib_serve.metrics import Evaluation
@@ -311,12 +301,12 @@ def _shown(
     result = measured.metrics
     if not isinstance(result, Evaluation):
         counts = f"{result.n} samples, {len(result.labels)} labels"
-        yield _metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+        yield _metrics_table(result, title=f"{title}: {counts}", every=every)
         yield _labels_table(result, found.class_names)
         yield reliability_table(result.bins, of=_DECISIONS)
         return
     counts = f"{result.n} predictions, {result.classes} classes"
-    yield _metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+    yield _metrics_table(result, title=f"{title}: {counts}", every=every)
     if result.positive_bins is not None:
         yield reliability_table(result.positive_bins, of=_POSITIVE)
     if every or result.positive_bins is None:
@@ -325,7 +315,7 @@ def _shown(
     yield from measured.decisions.says(found.class_names) if measured.decisions else ()
 
 
-def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
+def _decisions(found: "Scores", calibration: "Artifact | None") -> "DecisionsEvaluation | None":
     """Measure the artifact's sets, abstention and actions; None where it has none of them."""
     from calib_serve.artifact import evaluate_decisions
     from calib_serve.core.arrays import repeated
@@ -336,28 +326,26 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
     # Their exact intervals count samples: as a report has them, rows that weigh are there as often.
     found = found if found.weights is None else found.take(repeated(found.weights))
     return evaluate_decisions(
-        calibration, found.probs[:], found.labelled(), level=level, groups=found.clusters
+        calibration, found.probs[:], found.labelled(), level=_LEVEL, groups=found.clusters
     )
 
 
-def _decomposed(found: "Scores", *, level: float) -> "Refinement | None":
+def _decomposed(found: "Scores") -> "Refinement | None":
     """Measure the part of the losses that recalibration would remove; None for multi-label scores."""
     from calib_serve.fit import recalibrated_losses
 
     if found.is_multilabel:
         return None
-    return recalibrated_losses(found, level=level)
+    return recalibrated_losses(found, level=_LEVEL)
 
 
-def _metrics_table(
-    result: "Evaluation | LabelsEvaluation", *, title: str, level: float, every: bool = True
-) -> "Table":
+def _metrics_table(result: "Evaluation | LabelsEvaluation", *, title: str, every: bool) -> "Table":
     """Make a table of the first metrics, or every one, with intervals; shares and errors in percent."""
     from rich.table import Table
 
     table = Table(title=title)
     table.add_column("metric")
-    for name in ("value", "debiased", f"{level:.4g} low", "high"):
+    for name in ("value", "debiased", f"{_LEVEL:.4g} low", "high"):
         table.add_column(name, justify="right")
     for name, estimate in result.estimates().items():
         if not every and name not in _FIRST:
@@ -367,9 +355,9 @@ def _metrics_table(
     return table
 
 
-def _levels_table(levels: "Sequence[LevelEvaluation]", *, level: float) -> "Table":
+def _levels_table(levels: "Sequence[LevelEvaluation]") -> "Table":
     """Make a table of the levels of a tree, from the top down."""
-    heads = ("level", "nodes", "accuracy", "ece", f"{level:.4g} low", "high", "nll", "brier", "verdict")
+    heads = ("level", "nodes", "accuracy", "ece", f"{_LEVEL:.4g} low", "high", "nll", "brier", "verdict")
     table = narrow_table(*heads, title="level by level of the tree")
     for one in levels:
         m = one.metrics
@@ -404,7 +392,7 @@ def _labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
     return table
 
 
-def reliability_table(bins: "Bins", *, of: tuple[str, str, str] = _PREDICTIONS) -> "Table":
+def reliability_table(bins: "Bins", *, of: tuple[str, str, str] = PREDICTIONS) -> "Table":
     """Draw a reliability diagram in characters: bars are accuracy, the mark is mean confidence."""
     from rich.table import Table
 

@@ -12,6 +12,7 @@ from calib_serve.app._command import (
     OfData,
     OfOutput,
     Output,
+    Replacing,
     command,
     marks,
     pairs,
@@ -37,8 +38,6 @@ from calib_serve.core.options.fit import BySource, Prior
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
 
-__all__ = ["app"]
-
 app = command(
     "fit",
     "calib-serve fit scores.npz --split cal -o artifact\n"
@@ -53,7 +52,7 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written(Output, Json):
+class _Written(Output, Replacing, Json):
     """Options of the output: the artifact's place, and the display."""
 
     verbose: bool = False
@@ -86,7 +85,8 @@ def _fit(
     output: Annotated[_Written, OfOutput],
 ) -> None:
     """Fit on scores, a model or an archive, as the options say."""
-    refuse_existing(output.out, force=output.force)  # before a fit, which may take hours
+    if not output.force:  # before a fit, which may take hours
+        refuse_existing(output.out, unless="give --force to replace it")
     prior = None if options.prior is None else shares(options.prior)
     given = pairs(options.option, "--option")
     # A keyword of Python alone has no flag: here it may be given.

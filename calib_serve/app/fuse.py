@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, shown_example
-from calib_serve.app._show import console, print_json
+from calib_serve.app._command import Flat, OfOutput, command, shown_example
+from calib_serve.app._show import console
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.fuse import OnnxOptions, TorchOptions, TritonOptions
 
@@ -26,7 +26,7 @@ Fitted = Annotated[Path, Parameter(help="The folder that calib-serve fit wrote."
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written(Json):
+class _Written:
     """Options of the output: the calibrated model's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
@@ -54,7 +54,7 @@ def _onnx(
     from calib_serve.fuse import fuse_onnx
 
     report = fuse_onnx(model, Artifact.load(artifact), output.out, options)
-    _show(report, output.out, output)
+    _show(report, output.out)
 
 
 @app.command(help_prologue=shown_example("calib-serve fuse torch model.pt2 artifact -o calibrated.pt2"))
@@ -70,7 +70,7 @@ def _torch(
     from calib_serve.fuse import fuse_torch
 
     report = fuse_torch(model, Artifact.load(artifact), output.out, options)
-    _show(report, output.out, output)
+    _show(report, output.out)
 
 
 @app.command(
@@ -89,15 +89,12 @@ def _triton(
 
     own = TritonOptions(**fields_of(TritonOptions, options))
     report = fuse_triton(model, Artifact.load(artifact), output.out, own, name=options.name)
-    _show(report, output.out / options.name, output)
+    _show(report, output.out / options.name)
 
 
-def _show(report: "FuseReport | TorchReport", out: Path, output: _Written) -> None:
+def _show(report: "FuseReport | TorchReport", out: Path) -> None:
     from rich.table import Table
 
-    if output.json:
-        print_json(report.as_dict(), indent=2)
-        return
     table = Table(show_header=False, box=None)
     for row in report.rows():
         table.add_row(*row)

@@ -1,13 +1,14 @@
 """``calib-serve keys``: make, add, promote, retire and list the keys that sign receipts; make tokens."""
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+
 from calib_serve.app._command import Flat, Json, command, subcommand
-from calib_serve.app._show import print_json
+from calib_serve.app._show import print_json, said
 from calib_serve.core.options.base import Checked, check_positive
 from calib_serve.core.options.servers import WatchOptions
 
@@ -24,6 +25,9 @@ app = command(
     "the old one when list says so. What runs reads a changed file within a second, or on SIGHUP. Secrets "
     "are never shown.",
 )
+
+
+_SCOPES = "What it is for: some of predict,label,ids,correct,scrape,admin, commas between."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +47,6 @@ class _Accepted(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Added:
-    """Options of ``calib-serve keys add``."""
-
-    from_: Path | None = None
-    """Add the keys of this keyring, another host's, instead of a fresh one."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Retired(_Accepted):
     """Options of ``calib-serve keys retire``."""
 
@@ -63,14 +59,6 @@ class _Listed(_Accepted, Json):
     """Options of ``calib-serve keys list``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scopes:
-    """Options of ``calib-serve keys token``."""
-
-    scopes: str
-    """What it is for: some of predict,label,ids,correct,scrape,admin, commas between."""
-
-
 @subcommand(app)
 def _new(file: Path) -> None:
     """Make a keyring with a first key."""
@@ -80,15 +68,17 @@ def _new(file: Path) -> None:
 
 
 @subcommand(app)
-def _add(file: Path, *, options: Annotated[_Added, Flat] = _Added()) -> None:
+def _add(
+    file: Path,
+    *,
+    from_: Annotated[
+        Path | None, Parameter(help="Add the keys of this keyring, another host's, instead of a fresh one.")
+    ] = None,
+) -> None:
     """Add a fresh key, which verifies and does not sign yet."""
     from calib_serve.receipts import Keyring
 
-    other = options.from_
-    _say(
-        file,
-        Keyring.edit(file, lambda ring: ring.extended(None if other is None else ring.load(other))),
-    )
+    _say(file, Keyring.edit(file, lambda ring: ring.extended(None if from_ is None else ring.load(from_))))
 
 
 @subcommand(app)
@@ -129,7 +119,7 @@ def _list(file: Path, *, options: Annotated[_Listed, Flat] = _Listed()) -> None:
 
 
 @subcommand(app)
-def _token(name: str, *, options: Annotated[_Scopes, Flat]) -> None:
+def _token(name: str, *, scopes: Annotated[str, Parameter(help=_SCOPES)]) -> None:
     """Make a token of the watch, to give to a client, and the line to add to the token file.
 
     NAME says whose it is: labels that come with it are counted as theirs. The line holds the token's sha256
@@ -137,14 +127,14 @@ def _token(name: str, *, options: Annotated[_Scopes, Flat]) -> None:
     """
     from calib_serve.web import new_token
 
-    secret, line = new_token(name, options.scopes)
-    sys.stdout.write(f"token: {secret}\nline:  {line}\n")
+    secret, line = new_token(name, scopes)
+    said(f"token: {secret}\nline:  {line}")
 
 
 def _say(file: Path, ring: "Keyring") -> None:
     others = sorted(set(ring.keys) - {ring.active})
     more = f"; {', '.join(others)} verify" if others else ""
-    sys.stdout.write(f"{file}: {ring.active} signs{more}\n")
+    said(f"{file}: {ring.active} signs{more}")
 
 
 def _print_keys(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
@@ -153,9 +143,7 @@ def _print_keys(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
         print_json(rows)
         return
     for row in rows:
-        sys.stdout.write(
-            f"{row['key']}  {'signs' if row['signs'] else 'verifies':8}  retire {_when_to_retire(row)}\n"
-        )
+        said(f"{row['key']}  {'signs' if row['signs'] else 'verifies':8}  retire {_when_to_retire(row)}")
 
 
 def _row(ring: "Keyring", key_id: str, *, ttl: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, named_columns, panel
 from calib_serve.app._progress import stages
-from calib_serve.app._show import note, print_json
+from calib_serve.app._show import note, print_json, said
 from calib_serve.core.options.base import check, check_default, fields_of
 from calib_serve.core.options.label import CollectOptions, LabelOptions, SentLabels
 
@@ -122,5 +122,5 @@ def _told(sent: "Sent", *, as_json: bool) -> int:
     if as_json:
         print_json({"accepted": sent.accepted, "held": sent.held, "refused": dict(sent.refused)})
     else:
-        sys.stdout.write(f"{sent}\n")
+        said(str(sent))
     return 1 if sent.wrong else 0

@@ -5,14 +5,16 @@ import datetime
 import getpass
 import math
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
+
 from calib_serve.app._command import Flat, command, subcommand
 from calib_serve.app._serving import named_version
+from calib_serve.app._show import said
 from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,15 +28,8 @@ app = command(
     details="LEDGER is a file, or postgresql://HOST/DATABASE.",
 )
 
-_PATIENCE = 10.0  # seconds: no client waits for these commands
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Repair:
-    """Options of ``calib-serve ledger clock``."""
-
-    repair: bool = False
-    """Say that the clock is right now: the ledger goes by it, and marks that are ahead go."""
+_REPAIR = "Say that the clock is right now: the ledger goes by it, and marks that are ahead go."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +55,10 @@ def _check(ledger: str) -> int:
         wrong = book.check()
         trouble, extent = book.database.trouble(), book.database.extent()
     for one in [*wrong, *([trouble] if trouble else [])]:
-        _say(one)
+        said(one)
     if wrong or trouble:
         return 1
-    _say(f"{book.database.name} is sound: {extent}")
+    said(f"{book.database.name} is sound: {extent}")
     return 0
 
 
@@ -77,7 +72,7 @@ def _backup(ledger: str, file: Path) -> None:
 
     with _opened(ledger) as book:
         size = file_size(book.database.backup(file))
-    _say(f"{file}: {size}; put it in the ledger's place, then run calib-serve ledger restored on that")
+    said(f"{file}: {size}; put it in the ledger's place, then run calib-serve ledger restored on that")
 
 
 @subcommand(app)
@@ -89,7 +84,7 @@ def _upgrade(ledger: str, backup: Path) -> None:
     """
     from calib_serve.ledger import upgrade_ledger
 
-    _say(f"the ledger was of format {upgrade_ledger(ledger, backup)}, and is of this version's")
+    said(f"the ledger was of format {upgrade_ledger(ledger, backup)}, and is of this version's")
 
 
 @subcommand(app)
@@ -100,23 +95,23 @@ def _restored(ledger: str) -> None:
     """
     with _opened(ledger) as book:
         book.restored(by=_who())
-    _say("labels of predictions made until now are refused as forgotten")
+    said("labels of predictions made until now are refused as forgotten")
 
 
 @subcommand(app)
-def _clock(ledger: str, *, options: Annotated[_Repair, Flat] = _Repair()) -> int:
+def _clock(ledger: str, *, repair: Annotated[bool, Parameter(help=_REPAIR)] = False) -> int:
     """Name what is wrong with this host's clock or the ledger's time; exit code 1 if anything is.
 
     Set the clock by NTP before a repair; a PostgreSQL's programs go by its server's.
     """
     with _opened(ledger) as book:
-        told = book.repair_clock() if options.repair else {}
+        told = book.repair_clock() if repair else {}
         trouble = book.time.trouble(book.forgotten_until())
-    _say(trouble or "this host's clock and the ledger's time agree")
+    said(trouble or "this host's clock and the ledger's time agree")
     if told.get("ledger"):
-        _say("labels of predictions from now on count; of earlier ones it is not known which had")
+        said("labels of predictions from now on count; of earlier ones it is not known which had")
     if ahead := told.get("label"):
-        _say(f"{ahead} labels of predictions dated ahead stay counted, in windows when their time comes")
+        said(f"{ahead} labels of predictions dated ahead stay counted, in windows when their time comes")
     return int(trouble is not None)
 
 
@@ -128,7 +123,7 @@ def _promoted(ledger: str) -> None:
     """
     with _opened(ledger) as book:
         book.promoted()
-    _say("the failover is known; labels that it lost count if they are sent again")
+    said("the failover is known; labels that it lost count if they are sent again")
 
 
 @subcommand(app)
@@ -140,7 +135,7 @@ def _drop(ledger: str, model: str) -> None:
     name, version = named_version(model)
     with _opened(ledger) as book:
         labels = book.drop((name, version), by=_who())
-    _say(f"took {labels} labels of {name} {version} out")
+    said(f"took {labels} labels of {name} {version} out")
 
 
 @subcommand(app)
@@ -168,20 +163,17 @@ def _revoke(ledger: str, *, options: Annotated[_Revoked, Flat]) -> None:
                     log.take_back(*version, nonces)
     done = "would be taken back" if dry_run else "taken back"
     for (model, own), nonces in sorted(told.items()):
-        _say(f"{model} {own}: {len(nonces)} {done}")
+        said(f"{model} {own}: {len(nonces)} {done}")
     if not told:
-        _say("nothing to take back")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+        said("nothing to take back")
 
 
 @contextlib.contextmanager
 def _opened(where: str) -> Iterator["Ledger"]:
     from calib_serve.ledger import Ledger
 
-    with contextlib.closing(Ledger(where, must_exist=True, timeout=_PATIENCE)) as book:
+    # No client waits for these commands, so they wait for what others write.
+    with contextlib.closing(Ledger(where, must_exist=True, timeout=10.0)) as book:
         yield book
 
 

@@ -157,13 +157,9 @@ def _feedback(options: _Options, of_feedback: _OfFeedback, store: _Store) -> Pat
 
     named = {"name": options.name, "version": options.version}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    given |= _settings(options, FeedbackPack)  # before a store is made
     with staged(store.out, force=store.force) as stage:
-        return pack_feedback(
-            stage,
-            archives=of_feedback.for_,
-            **given,
-            **_settings(options, FeedbackPack),
-        )
+        return pack_feedback(stage, archives=of_feedback.for_, **given)
 
 
 def _around(what: _What, options: _Options, of_archive: ArchivePack, store: _Store) -> Path:
@@ -185,18 +181,13 @@ def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) ->
 
     if not options.name:
         raise InputError("give the model a name: --name NAME")
+    given = {
+        "pictures": preprocessing(of_model.pictures),
+        **fields_of(Packed, options),
+        **fields_of(ModelPack, of_model),
+        **_settings(options, AnswerOptions),
+    }
     with staged(store.out, force=store.force) as stage:
-        path = pack(
-            str(what.model),
-            str(what.artifact),
-            stage,
-            name=options.name,
-            pictures=preprocessing(of_model.pictures),
-            **{
-                **fields_of(Packed, options),
-                **fields_of(ModelPack, of_model),
-                **_settings(options, AnswerOptions),
-            },
-        )
+        path = pack(str(what.model), str(what.artifact), stage, name=options.name, **given)
         check_class_mapping(read_archive(path, verify=False))  # before it leaves the stage for the store
     return path

@@ -1,7 +1,6 @@
 """``calib-serve refit``: from served traffic to its next calibration, the next version, or new shares."""
 
 import contextlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,17 +9,15 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import (
     Flat,
-    Json,
     OfOutput,
     Output,
-    Replacing,
     command,
     refuse_existing,
     subcommand,
 )
 from calib_serve.app._data import plain_scores
 from calib_serve.app._progress import stages
-from calib_serve.app._show import console, note, print_json
+from calib_serve.app._show import console, note, said
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import Checked, check_default
 from calib_serve.core.options.data import PlainData
@@ -44,7 +41,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written(Output, Json):
+class _Written(Output):
     """Options of the output: the new artifact's place."""
 
     new_version: str = ""
@@ -68,23 +65,17 @@ def _refit(
 
     if output.new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")
-    refuse_existing(output.out, force=output.force)
-    with stages(quiet=output.json) as progress:
+    refuse_existing(output.out)
+    with stages() as progress:
         found = refit_served(served, options.samples, options, progress=progress)
-    if output.json:
-        print_json(found.as_dict())
-    else:
-        sys.stdout.write(f"{found.says()}\n")
+    said(found.says())
     if found.artifact is None:
         return 1
     found.artifact.save(output.out)
-    done = [f"written to {output.out}"]
+    said(f"written to {output.out}")
     if output.new_version:
-        version, force = output.new_version, output.force
-        packed = recalibrated(served, found.artifact, served.parent, version=version, force=force)
-        done.append(f"packed {packed}; register it and make it the default")
-    # With --json stdout holds the JSON alone.
-    (sys.stderr if output.json else sys.stdout).writelines(f"{line}\n" for line in done)
+        packed = recalibrated(served, found.artifact, served.parent, version=output.new_version)
+        said(f"packed {packed}; register it and make it the default")
     return None
 
 
@@ -126,7 +117,7 @@ def _promote(
         elif not (options.unproven or _is_better(host, archive)):
             return 1
         model, version, before = swap(host, archive)
-    sys.stdout.write(f"{model} {version} is served, {before} before\n")
+    said(f"{model} {version} is served, {before} before")
     return None
 
 
@@ -146,7 +137,7 @@ def _is_better(host: "Host", archive: Path) -> bool:
         )
     with contextlib.closing(Ledger(host.ledger, must_exist=True)) as book:
         enough, says = evidence_of(book, (model, running.version), artifact.fingerprint)
-    sys.stdout.write(f"{says}\n")
+    said(says)
     return enough
 
 
@@ -159,7 +150,7 @@ class _Traffic(PlainData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Corrected(Replacing):
+class _Corrected:
     """Options of the output: the corrected artifact's place."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
@@ -182,7 +173,7 @@ def _prior(
     from calib_serve.torchserve import load_artifact
 
     if output.out is not None:
-        refuse_existing(output.out, force=output.force)
+        refuse_existing(output.out)
     current = load_artifact(artifact)
     traffic = plain_scores(data, options, current, calibrated=options.calibrated)
     estimate = estimate_prior(current, traffic, calibrated=options.calibrated)

@@ -11,8 +11,6 @@ from calib_serve.app._show import console
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.data import SplitData
 
-__all__ = ["app"]
-
 app = command(
     "schema",
     "calib-serve schema scores.csv --outputs percent -o scores.yaml\n"
@@ -40,7 +38,8 @@ def _schema(
     """Read scores, say what was read, and write it down."""
     from calib_serve.scores import OF_ANSWERS, Scores
 
-    refuse_existing(output.out, force=output.force)
+    if not output.force:
+        refuse_existing(output.out, unless="give --force to replace it")
     found = Scores.read(data, split=source.split, **source.of_file)
     schema = found.schema
     if (source.outputs or "").startswith(OF_ANSWERS):  # whose words name the classes

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, command
-from calib_serve.app._serving import said
+from calib_serve.app._show import said
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.servers import ServeOptions
 

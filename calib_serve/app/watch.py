@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Annotated
 
 from calib_serve.app._command import Flat, command, panel
-from calib_serve.app._serving import door, said, served_at, watched_models
+from calib_serve.app._serving import door, served_at, watched_models
+from calib_serve.app._show import said
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.servers import ListenOptions, WatchOptions, WebOptions
 

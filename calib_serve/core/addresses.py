@@ -52,18 +52,16 @@ def redacted(address: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}" if found else address
 
 
-def password_of(
-    whose: str, variable: str, file: str | Path | None, *, environment: Mapping[str, str]
-) -> str | None:
-    """The first line of ``file``, else of the file in ``variable``_FILE, else ``variable``, else None.
+def password_of(whose: str, variable: str, environment: Mapping[str, str]) -> str | None:
+    """The first line of the file in ``variable``_FILE, else ``variable``, else None.
 
     ``whose`` stands in errors. InputError for a file that cannot be read, that others may read, or without a
     password.
 
-    >>> password_of("database", "DB_PASSWORD", None, environment={"DB_PASSWORD": "x"})
+    >>> password_of("database", "DB_PASSWORD", {"DB_PASSWORD": "x"})
     'x'
     """
-    named = file or environment.get(f"{variable}_FILE")
+    named = environment.get(f"{variable}_FILE")
     if not named:
         return environment.get(variable) or None
     try:

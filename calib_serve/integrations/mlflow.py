@@ -54,7 +54,7 @@ _PARAMS = ("segment", "group", "ids")
 _NOTHING: dict[str, Any] = {"predicted": None, "confidence": None, "probabilities": None}
 
 
-def library(name: str = "mlflow") -> Any:
+def library(name: str) -> Any:
     """Return the module ``mlflow`` or one of its own; MissingDependency where it is not installed."""
     try:
         return importlib.import_module(name)

@@ -224,7 +224,7 @@ def kind_of_scores(out: AnyFloats, said: Outputs | None, made_by: MadeBy) -> tup
 
 
 def calibrated_probs(
-    classifier: Classifier, inputs: AnyFloats, artifact: Artifact | None, *, progress: Progress | None = None
+    classifier: Classifier, inputs: AnyFloats, artifact: Artifact | None
 ) -> NDArray[np.float64]:
     """Return probabilities (n, K) of a model's inputs, of labels (n, L), in one pass over them.
 
@@ -235,27 +235,23 @@ def calibrated_probs(
         classifier: The model.
         inputs: (n, *input_shape).
         artifact: Its calibration; None: the model's own probabilities.
-        progress: Called with how many inputs are done, and of how many.
 
     Raises:
         InputError: Where the model returns what the artifact was not fitted on, and it matters.
     """
     if artifact is None:
-        z = classifier.logits(inputs, progress=progress)
+        z = classifier.logits(inputs)
         return sigmoid(z) if classifier.outputs in LABELS else softmax(z)
-    return artifact.of_logits(logits_under(classifier, inputs, artifact, progress=progress))
+    return artifact.of_logits(logits_under(classifier, inputs, artifact))
 
 
-def logits_under(
-    classifier: Classifier, inputs: AnyFloats, artifact: Artifact, *, progress: Progress | None = None
-) -> AnyFloats:
+def logits_under(classifier: Classifier, inputs: AnyFloats, artifact: Artifact) -> AnyFloats:
     """Logits (n, K) as the output steps take them: under the artifact's shift and head.
 
     Args:
         classifier: The model.
         inputs: (n, *input_shape).
         artifact: Its calibration.
-        progress: Called with how many inputs are done, and of how many.
 
     Raises:
         InputError: Where the model returns what the artifact was not fitted on, and it matters.
@@ -263,5 +259,5 @@ def logits_under(
     shift = artifact.input_shift
     if artifact.head is None:
         artifact.check_takes(classifier.outputs, "what the model returns")
-        return classifier.logits(inputs, shift=shift, progress=progress)
-    return artifact.head(classifier.features(inputs, shift=shift, progress=progress))
+        return classifier.logits(inputs, shift=shift)
+    return artifact.head(classifier.features(inputs, shift=shift))

@@ -18,7 +18,6 @@ from calib_serve.models.labelled_texts import read_texts
 from calib_serve.models.tokenizer import read_words
 from calib_serve.scores import LABELS, Outputs
 
-_PICTURES_AT_ONCE = 64
 _PIXELS = "pixel_values"
 
 
@@ -30,10 +29,8 @@ def _prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
     """
     process = local("the image processor", folder.path, transformers().AutoImageProcessor.from_pretrained)
     parts: list[NDArray[np.float32]] = []
-    for start in range(0, len(files), _PICTURES_AT_ONCE):
-        made = process(
-            [_opened(path) for path in files[start : start + _PICTURES_AT_ONCE]], return_tensors="np"
-        )
+    for start in range(0, len(files), 64):  # whole pictures are large
+        made = process([_opened(path) for path in files[start : start + 64]], return_tensors="np")
         if set(made) != {_PIXELS}:
             raise ModelError(f"the model takes {', '.join(sorted(made))}, and pixels alone are supported")
         pixels = np.asarray(made[_PIXELS], np.float32)

@@ -22,8 +22,6 @@ from calib_serve.artifact import Head
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import LABELS, ONE_COLUMN, SAME_LOGITS, Outputs
 
-_SAME_IN_HALF = 5e-2  # of 16 bits, as SAME_LOGITS of 32
-
 
 @dataclass(frozen=True, eq=False)
 class LastLinear:
@@ -115,7 +113,7 @@ def layer_inputs(
         again = features.double() @ old_weight.double().T + old_bias.double()
     except (RuntimeError, ValueError, TypeError, AssertionError):
         return None  # the widened output does not fit what follows: not the last layer
-    near = SAME_LOGITS if logits.dtype in (torch.float32, torch.float64) else _SAME_IN_HALF
+    near = SAME_LOGITS if logits.dtype in (torch.float32, torch.float64) else 5e-2  # of 16 bits
     if again.shape != logits.shape or not _apart(again, logits) <= near * (1 + float(logits.abs().max())):
         return None
     return body, Head((_array(old_weight),), (_array(old_bias),)), features

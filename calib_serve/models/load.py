@@ -226,6 +226,7 @@ def _same_weights(first: nn.Module, second: nn.Module) -> bool:
 
 
 def _load_weights(network: nn.Module, path: Path) -> None:
+    state: Any
     try:
         if path.suffix == ".safetensors":
             state = load_file(path)
@@ -233,9 +234,7 @@ def _load_weights(network: nn.Module, path: Path) -> None:
             # Unpickling anything else would run its code.
             with open_regular(path) as file:
                 state = torch.load(file, map_location="cpu", weights_only=True)
-        if "state_dict" in state and isinstance(state["state_dict"], dict):
-            state = state["state_dict"]
-        network.load_state_dict(state)
+        network.load_state_dict(state.get("state_dict", state))
     except Exception as error:  # torch.load raises errors of many types
         raise ModelError(f"cannot load the weights {path}: {error}") from error
 

@@ -305,7 +305,7 @@ def _cut(graph: ModelProto, output: str) -> ModelProto:
 def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
     """A Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
     none = np.zeros(classes, np.float32)
-    if node.op_type == "Gemm" and len(node.input) > 2:
+    if len(node.input) > 2:  # of a Gemm alone
         bias = constants.get(node.input[2])
         fits = bias is not None and bias.shape in ((), (1,), (classes,), (1, 1), (1, classes))
         return [none + bias.reshape(-1)] if bias is not None and fits else []

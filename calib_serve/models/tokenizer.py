@@ -67,9 +67,7 @@ class Words:
         self, texts: Sequence[str], pairs: Sequence[str], limit: int | None = None
     ) -> list[NDArray[np.int32]]:
         how: dict[str, Any] = {"truncation": True, "max_length": limit} if limit else {"truncation": False}
-        made = self.tokenizer(
-            list(texts), list(pairs) or None, padding=False, verbose=False, return_attention_mask=False, **how
-        )
+        made = self.tokenizer(list(texts), list(pairs) or None, padding=False, verbose=False, **how)
         names = (_MADE[0], _TYPES)[: self.planes]
         return [np.array([made[name][i] for name in names], np.int32) for i in range(len(texts))]
 

@@ -202,7 +202,7 @@ class TorchClassifier:
             delta.requires_grad_()
             x = _shifted(_tensor(batch, self.device), delta, shift)
             with _full_float32():
-                z = self._differentiable(self.network(x))
+                z = self._logits_of(self.network(x))
                 (gradient,) = torch.autograd.grad(loss(z, rows).sum(), delta)
             # Sums over batches in float64: the result does not depend on how many there are.
             total += gradient.double().cpu().numpy()
@@ -222,7 +222,8 @@ class TorchClassifier:
             raise ModelError(self.last)
         return self.last
 
-    def _differentiable(self, out: Tensor) -> Tensor:
+    def _logits_of(self, out: Tensor) -> Tensor:
+        """Logits (b, K) of a batch's outputs, with their gradient."""
         if self.outputs in ONE_COLUMN:
             one = out.reshape(-1, 1)
             first = 1 - one if self.outputs == "probability" else torch.zeros_like(one)

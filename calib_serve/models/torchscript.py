@@ -102,6 +102,8 @@ def scripted_around(parts: nn.Module, path: tuple[str | int, ...], *, shifts: bo
     first, *more = (a.name for a in arguments)
     call = ", ".join((f"self.shift({first})" if shifts else first, *more))
     steps = "".join(f"[{step!r}]" for step in path)
+    # torch keeps one type of modules that are alike, and its forward can be written once.
+    parts.__class__ = type(type(parts).__name__, (type(parts),), {})
     with _quietly():
         whole = torch.jit.script(parts)
     whole.define(

@@ -71,3 +71,40 @@ def test_since_is_read_with_its_zone(logs: Path) -> None:
     told = json.loads(run(*words))
     assert told["total"]["since"] == "2025-06-15T15:16:40+00:00"
     assert told["predictions"]["rows"] == 590
+
+
+def test_the_table_shows_each_group_and_all_together(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    asked = ("p.parquet", "--labels", "l.parquet", "--by", "model,segment")
+    told, shown = json.loads(run(*asked, "--json")), run(*asked)
+    assert shown.startswith(told["reading"])
+    assert "600 predictions, 400 labels; shares in percent" in shown
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
+    groups = [(one, " ".join(one["by"].values())) for one in told["groups"]]
+    for group, name in [*groups, (told["total"], "all")]:
+        of, error = group["labelled"], group["estimated"]["debiased_ece"]
+        numbers = [str(group["predictions"]), str(group["labels"])]
+        numbers += [f"{100 * of['accuracy']:.2f}", f"{100 * of['signed_gap']:+.2f}", f"{100 * of['ece']:.2f}"]
+        assert [name, *numbers, f"{100 * error['low']:.2f} to {100 * error['high']:.2f}"] in rows
+    verdicts = [one["verdict"]["headline"] for one in told["groups"]]
+    assert [line for line in shown.splitlines() if line in verdicts] == verdicts
+    bins = told["total"]["bins"]["count"]
+    assert [row[1] for row in rows if len(row) == 4] == [f"{n:.0f}" for n in bins if n]
+
+
+def test_of_many_windows_the_first_verdicts_are_shown(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    shown = run("p.parquet", "--labels", "l.parquet", "--every", "45m", "--since", "2025-06-15T15:00:00Z")
+    titles = [line for line in shown.splitlines() if line.endswith("Z:")]
+    assert titles[:2] == ["pets 1.0 2025-06-15 15:00Z:", "pets 1.0 2025-06-15 15:45Z:"]
+    windows = sum(line.startswith("│ pets") for line in shown.splitlines())
+    assert len(titles) == 10
+    assert shown.splitlines()[-1] == f"{windows - 10} more verdicts by --json"
+
+
+def test_confidences_of_one_class_are_shown_as_its_own(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    done = calib_serve("audit", "p.parquet", "--labels", "l.parquet", "--by", "model", "--confidence-of", "2")
+    assert done.exit_code == 0, done.stderr
+    assert "share of 2" in done.stdout
+    assert "reliability: bars are the share of 2, | is P(2)" in done.stdout

@@ -80,6 +80,9 @@ def test_check_says_what_can_be_kept_and_fails_where_something_cannot(folder: Pa
     found = [one["found"] for one in told["clauses"]]
     assert found == ["can be kept", "not checked", "not enough samples"]
     assert (told["broken"], told["proven"], told["samples"]) == (False, False, 1500)
+    said = run(*asked).splitlines()
+    firsts = [one for one in said if not one.startswith("  ")]
+    assert [one.rpartition(": ")[2] for one in firsts] == found
     line = told["clauses"][0]["line"]
     (folder / "kept.yaml").write_text(f"contract: 1\n{line}")
     (folder / "never.yaml").write_text("contract: 1\nact: {above: 0.5, accuracy: 0.99}")

@@ -120,6 +120,16 @@ def test_auto_takes_the_best_output_method_of_the_model_s_logits(asked, tmp_path
     assert Artifact.load(out).method == chosen in ("none", "temperature", "vector")
 
 
+def test_a_model_is_judged_with_the_weights_that_it_was_fitted_with(asked) -> None:
+    model = [*asked[1:5], "--split", "test", *asked[7:9]]
+    found = json.loads(run(["evaluate", *model, "--json"]).stdout)
+    data = np.load(asked[4])
+    with torch.no_grad():
+        z = network().eval()(torch.from_numpy(data["test_inputs"]))
+    assert found["accuracy"]["value"] == pytest.approx((z.argmax(1).numpy() == data["test_labels"]).mean())
+    assert "makes other weights" not in run(["evaluate", *model]).output
+
+
 def test_delta_behind_a_normalisation_is_refused_where_pictures_are_normalised_outside(tmp_path) -> None:
     from PIL import Image
 

@@ -108,6 +108,19 @@ def test_pictures_that_cannot_be_are_refused_when_packing(
     assert not Path("digits.mar").exists()
 
 
+@pytest.mark.parametrize(("store", "first"), [(".", ["plain.mar"]), ("other", [])])
+def test_the_line_that_serves_names_the_old_archive_where_it_lies_beside(
+    store: str, first: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    files = {"handler.py": b"def handle(data, context): ...", "net.pt2": folder / "net.pt2"}
+    write_archive(folder / "plain.mar", files, name="plain", version="1", handler="handler.py")
+    said = call(*AROUND[:1], "plain.mar", *AROUND[2:], "--untried", "--unproven", "-o", store)
+    (line,) = [line for line in said.splitlines() if line.startswith("serve it with: ")]
+    served = [*first, "plain-1-calibrated.mar"]
+    assert line == f"serve it with: calib-serve serve --store {store} {' '.join(served)}"
+
+
 def test_what_this_model_has_no_use_for_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     done = calib_serve("pack", *MODEL, "--option", "threshold=0.7", "-o", "store")

@@ -126,7 +126,7 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "keyring": ("keys.json", Keyring.load),
     "tokens": ("tokens", read_tokens),
     "token": ("token", read_token),
-    "password": ("password", lambda p: password_of("x", "NONE", p, environment={})),
+    "password": ("password", lambda p: password_of("x", "NONE", {"NONE_FILE": str(p)})),
     "kafka": ("kafka.properties", kafka_settings),
     "certificate": ("cert.pem", lambda p: _pair(p, p)),
     "properties": ("config.properties", read_properties),

@@ -65,7 +65,7 @@ LINES = [
     ("contract check promised s.npz --split test --weights w.safetensors", "--weights"),
     ("compare s.npz --train-split train", "--train-split"),
     ("compare s.npz --study optimum --methods vector", "--methods"),
-    ("compare s.npz --study size --groups patients", "--groups"),
+    ("compare s.npz --groups patients", "--groups"),
     ("compare s.npz --study size --option cal=2", "cal"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
     (f"{AROUND} --untried --probe-data d", "--probe-data"),

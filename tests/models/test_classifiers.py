@@ -146,7 +146,7 @@ def test_a_model_in_training_mode_is_refused_however_it_was_saved(tmp_path) -> N
 def test_no_last_linear_layer_is_said_when_it_is_needed_and_not_before() -> None:
     model = from_module(Tail().eval(), input_shape=SHAPE, device="cpu")
     assert model.logits(X).shape == (21, 5)
-    with pytest.raises(ModelError, match="no linear layer makes the model's 5 logits"):
+    with pytest.raises(ModelError, match=r"makes the model's 5 logits.*its matrices are: one, two"):
         model.features(X)
     with pytest.raises(ModelError, match="no linear layer"):
         _ = model.head
@@ -277,20 +277,56 @@ def test_convolutions_are_in_float32_and_the_process_stays_as_it_was_set(before:
     assert torch.backends.cudnn.allow_tf32 is before
 
 
+class OfTwo(nn.Module):
+    def forward(self, x, y):
+        return x.flatten(1)[:, :5] + y
+
+
 def test_files_that_are_no_models_are_refused(tmp_path) -> None:
     net = network()
     torch.save(net.state_dict(), tmp_path / "state.pt")
+    save_file(net.state_dict(), tmp_path / "state.safetensors")
+    torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     (tmp_path / "text.pt").write_text("not a model")
     whole = Path(script(net, tmp_path / "whole.pt")).read_bytes()
     (tmp_path / "torn.pt").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "torn.onnx").write_bytes(b"\x08\x07\x12 nothing")
+    for name in ("keras.h5", "pickled.joblib", "own.py"):
+        (tmp_path / name).write_bytes(b"anything")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").touch()
     for name, said in (
-        ("state.pt", "weights alone"), ("text.pt", "cut off"), ("torn.pt", "cut off"),
-        ("torn.onnx", "cannot load"), ("missing.pt", "no model file"),
+        ("state.pt", "weights alone"), ("state.safetensors", "weights alone"), ("old.pth", "weights alone"),
+        ("text.pt", "cut off"), ("torn.pt", "cut off"), ("torn.onnx", "cannot load"),
+        ("missing.pt", "no model file"), ("keras.h5", "a Keras model, which is not read"),
+        ("pickled.joblib", "a pickled estimator"), ("own.py", "own.py:NAME"), ("saved", "a TensorFlow model"),
     ):  # fmt: skip
         with pytest.raises(ModelError, match=said):
             load_model(tmp_path / name, input_shape=SHAPE)
     with scripted.told(), pytest.raises(ModelError, match="give input_shape"):
         load_model(tmp_path / "whole.pt")
-    with pytest.raises(ModelError, match="cannot load the weights"):
-        load_model(f"{__file__}:network", weights=tmp_path / "text.pt", input_shape=SHAPE)
+    program = torch.export.export(OfTwo(), (torch.rand(2, *SHAPE), torch.rand(2, 5)))
+    torch.export.save(program, str(tmp_path / "two.pt2"))
+    with pytest.raises(ModelError, match="the file does not say what it takes: give input_shape"):
+        load_model(tmp_path / "two.pt2")
+
+
+def number() -> int:
+    return 3
+
+
+def test_a_factory_and_its_weights_that_cannot_be_are_refused(tmp_path) -> None:
+    (tmp_path / "text.pt").write_text("not a model")
+    made, whole = f"{__file__}:network", exported(network(), tmp_path / "net.pt2")
+    for spec, options, said in (
+        (made, {"weights": tmp_path / "text.pt", "input_shape": SHAPE}, "cannot load the weights"),
+        (made, {}, "does not say what its model takes: give input_shape"),
+        (f"{__file__}:number", {"input_shape": SHAPE}, "must return an nn.Module, got int"),
+        (f"{__file__}:nothing", {"input_shape": SHAPE}, "made no model"),
+        (whole, {"weights": tmp_path / "text.pt"}, "holds its own weights"),
+        (whole, {"output_name": "z"}, "is no ONNX file"),
+        (whole, {"custom_ops": "ops.so"}, "is no ONNX file"),
+        (whole, {"input_shape": (1, 5, 5)}, None),
+    ):
+        with pytest.raises(ShapeError if said is None else ModelError, match=said or "takes inputs of shape"):
+            load_model(spec, **options)

@@ -70,6 +70,21 @@ def test_a_model_whose_answers_padding_changes_is_refused(tmp_path) -> None:
         loaded(tmp_path, sentences(3))
 
 
+def test_types_of_tokens_that_the_model_does_not_know_are_not_made_up(tmp_path) -> None:
+    """A tokenizer may make types that are all 0, of which the model has no other."""
+    classifier(tmp_path, type_vocab_size=1)
+    texts = sentences(6)
+    given, model = loaded(tmp_path, texts)
+    np.testing.assert_allclose(model.logits(given.inputs), logits(tmp_path, texts), atol=1e-4)
+
+
+def test_a_text_may_be_as_long_as_tokenizer_and_model_take(bert, tmp_path) -> None:
+    assert load_model(bert, device="cpu").input_shape == (2, 24)
+    classifier(tmp_path, "Llama", num_key_value_heads=2, max_position_embeddings=17)
+    tokenizer(tmp_path, types=False, padding_side="left")
+    assert load_model(tmp_path, device="cpu").input_shape[1] == 17
+
+
 def test_pairs_of_texts_are_one_input_each(bert, tmp_path) -> None:
     texts, pairs = sentences(20), sentences(20, seed=1)
     data = table(tmp_path / "pairs.csv", texts, [0, 1] * 10, text_pair=pairs)
@@ -137,6 +152,7 @@ def test_a_head_that_would_be_random_is_refused(copied) -> None:
     ("changes", "said"),
     [
         ({"architectures": ["BertForMaskedLM"]}, "random weights"),
+        ({"architectures": None}, "of an unknown architecture"),
         ({"architectures": ["RobertaForSequenceClassification"]}, "was loaded as"),
         ({"problem_type": "regression"}, "regression"),
         ({"id2label": {"0": "x", "2": "y"}, "label2id": {"x": 0, "y": 2}}, "id2label"),

@@ -28,6 +28,11 @@ class BySchema(Checked):
     schema: Any = None
     """What else is said of the scores: a file that calib-serve schema wrote."""
 
+    @property
+    def of_file(self) -> dict[str, Any]:
+        """The given options, as keyword arguments of ``Scores.read``, but for the split."""
+        return {} if self.schema is None else {"schema": self.schema}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlainData(BySchema):
@@ -38,15 +43,7 @@ class PlainData(BySchema):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouped(BySchema):
-    """Which samples are not independent."""
-
-    groups: Any = None
-    """Which samples belong together, such as one patient's: a column, or an npy file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoresOptions(Grouped):
+class ScoresOptions(BySchema):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
     columns: tuple[str, ...] | None = None
@@ -59,6 +56,8 @@ class ScoresOptions(Grouped):
     """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
     class_names: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Names of the classes, in order, where the data have none."""
+    groups: Annotated[Any, SCHEMA] = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
     sample_weight: Annotated[Any, SCHEMA] = None
     """The weight of each sample: a column, or an npy file."""
     ignore_label: Annotated[tuple[str, ...] | None, SCHEMA] = None
@@ -98,11 +97,16 @@ class SplitData(FileOptions, PlainData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfModel(Factory):
+class OfModel(Checked):
     """A model that is asked for its scores."""
 
     model: str | None = None
     """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfFile(OfModel, Factory):
+    """A model that its file alone does not make."""
 
     def _check(self) -> None:
         check(
@@ -115,13 +119,8 @@ class OfModel(Factory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldData(PlainData, Grouped, OfModel):
+class HeldData(PlainData, OfModel):
     """The origin of scores of an artifact's model, which says what they are."""
-
-    @property
-    def of_file(self) -> dict[str, Any]:
-        """The given options, as keyword arguments of ``Scores.read``, but for the split."""
-        return given_fields(Grouped, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +149,7 @@ class TrialOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(SplitData, OfModel, TrialOptions):
+class DataOptions(SplitData, OfFile, TrialOptions):
     """The origin of scores: DATA alone holds them, else it holds the inputs of a model or an archive."""
 
     from_: Path | None = None

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,20 +82,6 @@ class Engine:
             found: list[dict[str, Any]] = expression.to_pyarrow().to_pylist()
         return found
 
-    def batches(self, expression: Any, doing: str, *, rows: int = 1 << 16) -> Iterator[Any]:
-        """Yield the rows of a large result as Arrow batches.
-
-        Args:
-            expression: Query of ibis.
-            doing: Work in progress, for errors.
-            rows: Rows of a batch, about.
-        """
-        with self.asking(doing):
-            if self.connection.name == "duckdb":  # which ibis 12 asks for a method that DuckDB 2 has not
-                yield from self.connection.raw_sql(self.connection.compile(expression)).to_arrow_reader(rows)
-            else:
-                yield from expression.to_pyarrow_batches(chunk_size=rows)
-
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
         """Turn errors of the engine inside into an InputError that names what it was ``doing``."""
@@ -113,18 +99,13 @@ class Engine:
 
 
 @contextmanager
-def open_engine(
-    address: str | None = None,
-    *,
-    password_file: str | Path | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> Iterator[Engine]:
+def open_engine(address: str | None = None) -> Iterator[Engine]:
     """Open DuckDB in this process, or another engine that ibis knows; close it at the end.
+
+    Its password is what the environment says by ``PASSWORD``.
 
     Args:
         address: Address of the engine, such as postgres://user@host/database; None: DuckDB.
-        password_file: File whose first line is the password; None: what the environment says by ``PASSWORD``.
-        environment: Environment variables.
 
     Raises:
         InputError: Where the address holds a password, or is none.
@@ -136,8 +117,6 @@ def open_engine(
     except ImportError as error:
         raise MissingDependency("ibis", "audit") from error
     if address is None:
-        if password_file is not None:
-            raise InputError("a password goes with the address of a database, --engine; files need none")
         with ExitStack() as stack:
             yield _duckdb(stack)
         return
@@ -148,7 +127,7 @@ def open_engine(
         )
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")
-    secret = password_of("engine's", PASSWORD, password_file, environment=environment)
+    secret = password_of("engine's", PASSWORD, os.environ)
     # A notebook's own session would be stopped with ours: there is one for a process.
     foreign = _session_of_others()
     connection = _connected(address, secret)

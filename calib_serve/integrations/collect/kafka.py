@@ -47,7 +47,6 @@ LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead"
 """Why a label is refused that may be counted later: its prediction, a key, a version or the time comes."""
 
 _FIRST, _LONGEST, _IDLE = 1.0, 60.0, 1.0  # seconds until a next try, and to wait for more
-_MOST_HELD = 100_000  # labels that are held back, beyond which nothing more is taken
 _SHAPE = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
 
 
@@ -187,7 +186,7 @@ class Collector:
 
     def _round(self) -> None:
         items = self._due()
-        if len(self._held) < _MOST_HELD:
+        if len(self._held) < 100_000:  # labels held back, beyond which nothing more is taken
             items += self._taken(0.0 if items else self._idle())
         elif not items:
             self._alive()
