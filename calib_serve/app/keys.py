@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
-
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._show import print_json, said
 from calib_serve.core.options.base import Checked, check_positive
@@ -27,9 +25,6 @@ app = command(
 )
 
 
-_SCOPES = "What it is for: some of predict,label,ids,correct,scrape,admin, commas between."
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Accepted(Checked):
     """Options of the time for which keys are needed."""
@@ -47,6 +42,14 @@ class _Accepted(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Added:
+    """Options of ``calib-serve keys add``."""
+
+    from_: Path | None = None
+    """Add the keys of this keyring, another host's, instead of a fresh one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Retired(_Accepted):
     """Options of ``calib-serve keys retire``."""
 
@@ -59,6 +62,14 @@ class _Listed(_Accepted, Json):
     """Options of ``calib-serve keys list``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Scopes:
+    """Options of ``calib-serve keys token``."""
+
+    scopes: str
+    """What it is for: some of predict,label,ids,correct,scrape,admin, commas between."""
+
+
 @subcommand(app)
 def _new(file: Path) -> None:
     """Make a keyring with a first key."""
@@ -68,17 +79,13 @@ def _new(file: Path) -> None:
 
 
 @subcommand(app)
-def _add(
-    file: Path,
-    *,
-    from_: Annotated[
-        Path | None, Parameter(help="Add the keys of this keyring, another host's, instead of a fresh one.")
-    ] = None,
-) -> None:
+def _add(file: Path, *, options: Annotated[_Added, Flat] = _Added()) -> None:
     """Add a fresh key, which verifies and does not sign yet."""
     from calib_serve.receipts import Keyring
 
-    _say(file, Keyring.edit(file, lambda ring: ring.extended(None if from_ is None else ring.load(from_))))
+    other = options.from_
+    ring = Keyring.edit(file, lambda ring: ring.extended(None if other is None else ring.load(other)))
+    _say(file, ring)
 
 
 @subcommand(app)
@@ -119,7 +126,7 @@ def _list(file: Path, *, options: Annotated[_Listed, Flat] = _Listed()) -> None:
 
 
 @subcommand(app)
-def _token(name: str, *, scopes: Annotated[str, Parameter(help=_SCOPES)]) -> None:
+def _token(name: str, *, options: Annotated[_Scopes, Flat]) -> None:
     """Make a token of the watch, to give to a client, and the line to add to the token file.
 
     NAME says whose it is: labels that come with it are counted as theirs. The line holds the token's sha256
@@ -127,7 +134,7 @@ def _token(name: str, *, scopes: Annotated[str, Parameter(help=_SCOPES)]) -> Non
     """
     from calib_serve.web import new_token
 
-    secret, line = new_token(name, scopes)
+    secret, line = new_token(name, options.scopes)
     said(f"token: {secret}\nline:  {line}")
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from calib_serve.app._command import Flat, command, subcommand
 from calib_serve.app._serving import named_version
 from calib_serve.app._show import said
@@ -29,7 +27,12 @@ app = command(
 )
 
 
-_REPAIR = "Say that the clock is right now: the ledger goes by it, and marks that are ahead go."
+@dataclass(frozen=True, kw_only=True)
+class _Repair:
+    """Options of ``calib-serve ledger clock``."""
+
+    repair: bool = False
+    """Say that the clock is right now: the ledger goes by it, and marks that are ahead go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +102,13 @@ def _restored(ledger: str) -> None:
 
 
 @subcommand(app)
-def _clock(ledger: str, *, repair: Annotated[bool, Parameter(help=_REPAIR)] = False) -> int:
+def _clock(ledger: str, *, options: Annotated[_Repair, Flat] = _Repair()) -> int:
     """Name what is wrong with this host's clock or the ledger's time; exit code 1 if anything is.
 
     Set the clock by NTP before a repair; a PostgreSQL's programs go by its server's.
     """
     with _opened(ledger) as book:
-        told = book.repair_clock() if repair else {}
+        told = book.repair_clock() if options.repair else {}
         trouble = book.time.trouble(book.forgotten_until())
     said(trouble or "this host's clock and the ledger's time agree")
     if told.get("ledger"):
