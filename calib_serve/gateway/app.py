@@ -98,7 +98,7 @@ class Gateway:
         tags: TagReader,
         waiting: Waiting,
         counts: UncalibratedReplies,
-        parts: tuple[Part, ...] = (),
+        parts: tuple[Part, ...],
     ) -> None:
         self._upstream, self._own, self._waiting = upstream, own, waiting
         self._calibrations, self._tags, self._parts = calibrations, tags, (upstream, *parts)

@@ -69,7 +69,7 @@ class GrpcGateway:
         waiting: Waiting,
         counts: UncalibratedReplies,
         timeout: float,
-        tls: tuple[bytes, bytes] | None = None,
+        tls: tuple[bytes, bytes] | None,
     ) -> None:
         self._calibrations, self._waiting, self._counts = calibrations, waiting, counts
         self._upstream, self._listen, self._timeout, self._tls = upstream, listen, timeout, tls

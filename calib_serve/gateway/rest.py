@@ -99,7 +99,7 @@ def _of_model(rest: list[str], *, looks: bool) -> Kind:
     return "other" if about or rest == ["trace", "setting"] else "inference"
 
 
-def check_reads(route: Route, method: str, *, calibrated: bool, answers: bool = False) -> None:
+def check_reads(route: Route, method: str, *, calibrated: bool, answers: bool) -> None:
     """Raise NoAnswer for a request that could get the scores of a calibrated model without calibration.
 
     ``answers``: whether a model is known whose outputs are answers.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from real_watch import RING, make_watch, talk_to
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.ledger import Ledger
+from calib_serve.monitor import checks
 from calib_serve.monitor.checks import counting_checks
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
@@ -41,6 +43,26 @@ def test_receipts_from_ahead_and_another_host_s_clock_are_said(tmp_path: Path) -
         assert "3600 s behind that of another" in client.get("/healthz").json()["checks"]["clock"]
         assert client.get("/healthz").json()["status"] == "degraded"
     watch.ledger.close(), ahead.ledger.close()
+
+
+def test_a_round_that_hangs_and_a_write_that_was_refused_lately_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, watch = [time.monotonic()], make_watch(tmp_path)
+    monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch.checks.run()
+    watch.checks.start()
+    for seconds, hangs in ((75.0, False), (1.0, True)):
+        now[0] += seconds
+        said = watch.checks.reasons()["rounds"]
+        assert said == ("no round of checks ended for 76 s" if hangs else None)
+        assert watch.checks.status == ("degraded" if hangs else "ready")
+    watch.ledger.refused = now[0], "the disk is full"
+    for seconds, status in ((14.0, "failing"), (1.0, "ready")):
+        now[0] += seconds
+        watch.checks.run()
+        assert watch.checks.status == status
+    watch.close()
 
 
 NAMED = Watched(Classes(2, ("cat", "dog")))

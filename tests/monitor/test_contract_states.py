@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
@@ -170,10 +171,12 @@ def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest
         with pytest.raises(LedgerError):
             stream.watch.feed.tick()
     stream.watch.feed.tick()
-    assert stream.states[0].labels == 50
+    known = stream.states[0]
+    assert known.labels == 50
     stream.ledger.close()
     again = Stream(folder, ACT)
-    assert again.states[0].labels == 50
+    (state,) = again.states
+    assert (state.labels, state.low, state.high) == (50, known.low, known.high)
     again.serve(np.full(10, 0.9), np.ones(10))
     assert again.states[0].labels == 60
 
@@ -189,9 +192,21 @@ def test_another_promise_begins_anew_and_damage_is_said(
     assert other.states[0].why == "no label that is mature is of it"
     before = {one.name for one in other.ledger.followers.states("clause", ("pets", "1"))}
     other.serve(np.full(5, 0.9), np.ones(5))
-    (kept,) = {one.name for one in other.ledger.followers.states("clause", ("pets", "1"))} - before
-    for damaged in (b"[]", b"{", b'{"labels": -3}'):
-        other.ledger.followers.keep("clause", ("pets", "1"), kept, damaged, now=0.0)
+    (kept,) = (
+        one for one in other.ledger.followers.states("clause", ("pets", "1")) if one.name not in before
+    )
+    sound = json.loads(kept.value)
+    changes: list[dict[str, Any]] = [
+        {"format": 0},
+        {"labels": -3},
+        {"heaviest": math.inf},
+        {"units": -1.0},
+        {"against": [0.0]},
+        {"mean": None},
+        {"kept_at": "soon"},
+    ]
+    for damaged in (b"[]", b"{", *(json.dumps(sound | one).encode() for one in changes)):
+        other.ledger.followers.keep("clause", ("pets", "1"), kept.name, damaged, now=0.0)
         assert other.states[0].labels == 0
         assert "begins anew" in caplog.text
         caplog.clear()

@@ -193,3 +193,20 @@ def test_groups_are_fed_whole_although_the_clock_ticks_between_their_predictions
     assert detector.left_out <= 9 + 9 * (400 * 6 // 300 + 1)
     assert detector.left_out < 100
     ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("maturity", "took", "rest"),
+    [
+        (0.0, 0.0, 1.0),
+        (0.0, 0.03, 3.0),
+        (0.0, 1.0, 5.0),
+        (600.0, 1.0, 60.0),
+        (600.0, 0.2, 20.0),
+        (None, 1.0, 5.0),
+    ],
+)
+def test_the_thread_takes_a_hundredth_of_a_core_where_labels_may_wait_so_long(tmp_path, maturity, took, rest):
+    ledger = Ledger(tmp_path / "l.db")
+    assert DriftFeed(ledger, maturity=maturity)._rest(took) == pytest.approx(rest)
+    ledger.close()

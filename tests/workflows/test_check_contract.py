@@ -101,5 +101,10 @@ def test_samples_of_a_group_count_as_often_as_they_differ() -> None:
     # All of a group alike: 50 independent samples, but for the correction of few groups.
     wanted = stats.binomtest(40, 50).proportion_ci(0.95, "exact").low
     assert together.value.low == pytest.approx(wanted, abs=0.01)
+    # A class whose samples are of one group alone has no threshold: nothing is known of others.
+    (p, y), (q, z) = sure([0.9] * 100, [True] * 100), sure([0.9] * 9, [True] * 9, predicted=1)
+    every = np.concatenate([p, q]), np.concatenate([y, z])
+    lone = one_of(Clause(0.5, above=0.8, predicted=0), *every, groups=[0] * 100 + [*range(1, 10)])
+    assert (lone.counted, lone.line) == (100, "")
     perfect = one_of(ACT, *sure([0.9] * 500, [True] * 500), groups=np.arange(500) // 10)
     assert perfect.value.low == pytest.approx(0.025 ** (1 / 50))

@@ -34,7 +34,7 @@ BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "
 """The windows that have a burn rate, in seconds; the clause's own time comes to them."""
 
 _KIND = "clause"
-_NOW = ("6h", "3d")  # the window whose rate says when the budget runs out: the first that has one
+State = Literal["kept", "broken", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ClauseState:
     """
 
     clause: Clause
-    state: Literal["kept", "broken", "unknown"]
+    state: State
     said_at: float | None
     labels: float
     value: float
@@ -100,48 +100,45 @@ def _state(
     clause: Clause, evidence: ClauseEvidence, sums: Sums, windows: Mapping[str, Window], maturity: Maturity
 ) -> ClauseState:
     own = as_duration(clause.per)
-    wrong = {name: _wrong_share(clause, windows[name]) for name in (*BURN_WINDOWS, own)}
-    allowed = 1 - clause.promise
-    burn = {name: Burn(one.rate / allowed, one.low / allowed) for name, one in wrong.items()}
+    burn = {name: _burn(clause, windows[name]) for name in (*BURN_WINDOWS, own)}
+    spent = burn[own].rate
     low, high = evidence.bounds(clause.promise, unlabelled(sums))
-    known: Literal["kept", "broken", "unknown"] = "kept" if evidence.kept_at else "unknown"
+    state: State = "broken" if evidence.broken_at else "kept" if evidence.kept_at else "unknown"
     return ClauseState(
         clause,
-        "broken" if evidence.broken_at else known,
+        state,
         evidence.broken_at or evidence.kept_at,
         float(evidence.labels),
-        1 - wrong[own].rate,
+        1 - spent * (1 - clause.promise),
         low,
         high,
-        1 - wrong[own].rate / allowed,
+        1 - spent,
         burn,
-        _runs_out(clause, burn, own),
-        "" if evidence.broken_at or evidence.kept_at else _why(evidence.labels, maturity),
+        _runs_out(clause, burn, spent),
+        _why(evidence.labels, maturity) if state == "unknown" else "",
     )
 
 
-def _wrong_share(clause: Clause, window: Window) -> Burn:
-    """Estimate the share of the window that breaks the clause, with its lower end; NaN if unknown."""
+def _burn(clause: Clause, window: Window) -> Burn:
     sums = _sums_of(clause, window.slices, window.version, window.bins)
     if not sums.labels.any():
         return Burn(math.nan, math.nan)
-    accuracy = estimated_accuracy(sums)
-    return Burn(1 - accuracy.value, max(1 - accuracy.high, 0.0))
+    accuracy, allowed = estimated_accuracy(sums), 1 - clause.promise
+    return Burn((1 - accuracy.value) / allowed, max(1 - accuracy.high, 0.0) / allowed)
 
 
 def _sums_of(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> Sums:
     return slices.get(Key(*version, clause.id, "clause"), Sums.zeros(bins))
 
 
-def _runs_out(clause: Clause, burn: Mapping[str, Burn], own: str) -> float:
+def _runs_out(clause: Clause, burn: Mapping[str, Burn], spent: float) -> float:
     """Estimate the seconds until the budget is spent, if the present rate goes on."""
-    so_far = burn[own].rate
-    rate = next((burn[name].rate for name in _NOW if math.isfinite(burn[name].rate)), math.nan)
-    if math.isnan(so_far) or math.isnan(rate):
+    present = [burn[name].rate for name in ("6h", "3d") if math.isfinite(burn[name].rate)]
+    if math.isnan(spent) or not present:
         return math.nan
-    if so_far >= 1:
+    if spent >= 1:
         return 0.0
-    return clause.per * (1 - so_far) / (rate - so_far) if rate > 1 else math.inf
+    return clause.per * (1 - spent) / (present[0] - spent) if present[0] > 1 else math.inf
 
 
 def _why(labels: int, maturity: Maturity) -> str:

@@ -70,6 +70,12 @@ def test_no_more_than_one_label_is_staked_for_each_whatever_the_blocks(sizes):
     assert worth[-1] >= ends[-1] - SPACING - sizes.max()
 
 
+@pytest.mark.parametrize("wrong", [{"bins": 0}, {"bins": 1001}, {"arl": 1.0}, {"block": 0}])
+def test_options_that_no_detector_has_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Detector(**wrong)
+
+
 def test_it_says_when_where_and_which_way():
     rng = np.random.default_rng(3)
     c = rng.uniform(0.3, 1.0, 8000)
