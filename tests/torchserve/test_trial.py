@@ -273,6 +273,17 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
         "torch.sigmoid(z[:, :1])",
         {"kind": "probability", "columns": 1},
     ),
+    "a tensor that is changed in place": (
+        "    def reply(self, z):\n        return named(z.copy_(torch.softmax(z, 1)))\n",
+        "z",
+        {"place": "model"},
+    ),
+    "an array that is changed in place": (
+        SESSION.replace("return self.reply(torch.tensor(z))", "z[:] = torch.softmax(torch.tensor(z), 1)\n")
+        + "        return named(z)\n",
+        "z",
+        {"place": "session", "output": "0", "class_names": None},
+    ),
     "a list of rows": (
         "    def reply(self, z):\n        return named(torch.softmax(torch.stack(z), 1))\n",
         "list(z)",
