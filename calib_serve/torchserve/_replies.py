@@ -76,17 +76,12 @@ def full_reply(
     return reply
 
 
-def reply_tensor(name: str, datatype: str, values: Any) -> Tensor:
-    """Make a tensor of one value, or one row of values, for each row asked about; BYTES are texts."""
-    return Tensor(name, datatype, np.array(values, object) if datatype == "BYTES" else np.asarray(values))
-
-
 def columns(options: ModelOptions, artifact: Artifact) -> Columns:
     """List the output columns of a model, by its ``options``, its artifact, and this host's settings."""
     made = dict[str, Callable[[Sequence[Any]], Tensor]]()
 
     def column(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
-        made[name] = lambda found: reply_tensor(name, datatype, [value(one) for one in found])
+        made[name] = lambda found: Tensor(name, datatype, np.array([value(one) for one in found]))
 
     names, labels = artifact.class_names, artifact.is_multilabel
     if labels:
@@ -143,7 +138,7 @@ def refusal(message: Message, status: int, reason: str, *, model: str, version: 
     ``code`` are the outputs.
     """
     if message.grpc:
-        outputs = [reply_tensor("error", "BYTES", [reason]), reply_tensor("code", "INT32", [status])]
+        outputs = [Tensor("error", "BYTES", np.array([reason])), Tensor("code", "INT32", np.array([status]))]
         return v2_reply(message, outputs, model=model, version=version)
     return {"code": status, "message": reason} if message.form == "plain" else {"error": reason}
 

@@ -26,7 +26,7 @@ OLDEST_JAVA, NEWEST_JAVA = 17, 25
 
 
 class Process:
-    """A TorchServe process with a written ``configuration``; runs as soon as it is made."""
+    """A TorchServe process, ``java``, with a written ``configuration``; runs as soon as it is made."""
 
     def __init__(self, configuration: Configuration) -> None:
         # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
@@ -35,7 +35,7 @@ class Process:
         own = {name: value for name, value in os.environ.items() if name != "TS_CONFIG_FILE"}
         try:
             with (configuration.folder / "java.out").open("wb") as output:
-                self._process = subprocess.Popen(
+                self.java = subprocess.Popen(
                     _command(configuration, self._scratch),
                     cwd=configuration.folder,
                     env={**own, **configuration.environment},
@@ -49,29 +49,16 @@ class Process:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise
 
-    @property
-    def pid(self) -> int:
-        """The process id of Java."""
-        return self._process.pid
-
-    def exit_code(self) -> int | None:
-        """The exit code, or None while the process runs."""
-        return self._process.poll()
-
-    def wait(self) -> int:
-        """Wait until the process ends by itself; return its exit code."""
-        return self._process.wait()
-
     def stop(self) -> None:
         """Terminate it, then kill its remaining workers; may be called twice."""
         try:
-            self._process.terminate()
+            self.java.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(15.0)
+                self.java.wait(15.0)
         finally:  # a second Ctrl-C does not wait, and leaves no process behind either
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                os.killpg(self.java.pid, signal.SIGKILL)
+            self.java.wait()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 

@@ -94,7 +94,7 @@ class Server:
     @property
     def pid(self) -> int:
         """The server's process id."""
-        return self._running().pid
+        return self._running().java.pid
 
     def start(self, *, allow_failures: bool = False) -> Server:
         """Start, and return once every worker of every model is ready.
@@ -132,7 +132,7 @@ class Server:
 
     def wait(self) -> int:
         """Wait until the server ends by itself; its exit code."""
-        return self._running().wait()
+        return self._running().java.wait()
 
     def __enter__(self) -> Server:
         return self.start()
@@ -175,7 +175,7 @@ class Server:
     def _wait_until_ready(self, process: Process, log: Log) -> dict[str, str]:
         startup = _Startup(self._configuration.names, log)
         while True:
-            if (code := process.exit_code()) is not None:
+            if (code := process.java.poll()) is not None:
                 raise ServerError(f"TorchServe ended at once (code {code}); {self._taken()}{log.hint()}")
             with suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
                 if startup.done(self._api()):

@@ -196,6 +196,27 @@ AGAIN = """
     def handle(self, data, context):
         return self.reply(self.inference(rows(data)))
 """
+KEPT = """
+    def __init__(self):
+        self.call = self.inference
+
+    def inference(self, x):
+        return self.model(x)
+
+    def handle(self, data, context):
+        return self.reply(self.call(rows(data)))
+"""
+OWN = """
+    def initialize(self, context):
+        self.model = Net()
+        self.inference = lambda x: self.model(x) / 2
+
+    def inference(self, x):
+        raise NotImplementedError
+
+    def handle(self, data, context):
+        return self.reply(self.inference(rows(data)))
+"""
 BEHIND = """
     def initialize(self, context):
         self.early, self.model = Net(), torch.nn.Identity()
@@ -239,6 +260,8 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a network": (CLASS, "z", {"place": "model"}),
     "inference": (INFERENCE, "z", {"place": "inference"}),
     "inference that calls itself": (AGAIN, "z", {"place": "inference"}),
+    "inference that is kept before it is wrapped": (KEPT, "z", {"place": "inference"}),
+    "inference of the instance's own": (OWN, "2 * z", {"place": "inference", "class_names": None}),
     "a network behind another": (BEHIND, "z", {"place": "model", "class_names": None}),
     "a function": (FUNCTION, "z", {"place": "network", "class_names": None}),
     "a service": (SERVICE, "z", {"place": "_service.net", "class_names": None}),
@@ -272,6 +295,17 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
         "    def reply(self, z):\n        return z[:, 0].tolist()\n",
         "torch.sigmoid(z[:, :1])",
         {"kind": "probability", "columns": 1},
+    ),
+    "a tensor that is changed in place": (
+        "    def reply(self, z):\n        return named(z.copy_(torch.softmax(z, 1)))\n",
+        "z",
+        {"place": "model"},
+    ),
+    "an array that is changed in place": (
+        SESSION.replace("return self.reply(torch.tensor(z))", "z[:] = torch.softmax(torch.tensor(z), 1)\n")
+        + "        return named(z)\n",
+        "z",
+        {"place": "session", "output": "0", "class_names": None},
     ),
     "a list of rows": (
         "    def reply(self, z):\n        return named(torch.softmax(torch.stack(z), 1))\n",
@@ -387,6 +421,10 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "class ids": (AS_IT_IS, "z.argmax(1)", {}, "at model nor .*: it returns Tensor .1,. of class ids or ot"),
     "a network that comes late": (LATE, "z", {}, "at model nor .*: it is loaded with the first req"),
     "another number of classes": (CLASS, "z", {"classes": 4}, "returns 5 classes, the artifact is for 4"),
+    "another kind of scores": (
+        CLASS, "z", {"outputs": "probabilities"},
+        "probabilities are expected at the seam 'model'; its values are logits: say --outputs logits",
+    ),
     "no such place": (CLASS, "z", {"seam": "net"}, "has no 'net' .Mine has no 'net'.; found: model"),
     "no such output": (CLASS, "z", {"output": "logits"}, "Tensor .1, 5. .*where its logits was expected"),
     "no place for others": (CLASS, "z", {"seam": "mapping"}, "mapping is dict: no network, session or func"),
@@ -455,6 +493,15 @@ def test_a_place_that_is_named_is_taken_among_several(unpacked: Callable[..., Pa
     found = look(unpacked(handler(AS_IT_IS)), several=False)
     assert found["kind"] == "logits"
     assert look(unpacked(handler(AS_IT_IS)), outputs="label_logits")["kind"] == "label_logits"
+    found = look(unpacked(handler(ONE, "z[:, :1]")), outputs="logits")
+    assert (found["kind"], found["columns"]) == ("logits", 1)
+
+
+def test_the_function_that_the_manifest_names_is_asked(unpacked: Callable[..., Path]) -> None:
+    source = handler(FUNCTION.replace("def handle", "def answer"))
+    assert look(unpacked(source, ":answer"))["place"] == "network"
+    with pytest.raises(ModelError, match=r"the handler .*:handle': .* has no attribute 'handle'"):
+        look(unpacked(source, ":handle"))
 
 
 def test_a_handler_is_asked_in_the_first_form_that_it_answers(
