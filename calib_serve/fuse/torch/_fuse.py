@@ -18,9 +18,9 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import Made, ModuleOptions
-from calib_serve.fuse._decisions import decision_names, with_decisions
+from calib_serve.fuse._decisions import decision_names, has_logits, with_decisions
 from calib_serve.fuse._kinds import Change, as_fitted, as_probs, change_to_fitted, check_multilabel
-from calib_serve.fuse._parity import CLOSE, ROUNDING, Parity, check_examples, expect
+from calib_serve.fuse._parity import ROUNDING, Parity, check_examples, expect
 from calib_serve.fuse.proof import BATCH, Against
 from calib_serve.fuse.torch._last_layer import features_of, linear_layer_name, replace_last
 from calib_serve.fuse.torch._model import Example, evaluating
@@ -156,16 +156,21 @@ class Fusion:
         else:
             logits = as_fitted(to_logits(numbers(scores), self.scores.outputs), self.change)
         # A model in half precision rounds what becomes of new weights; what is behind it is in float32.
-        half = scores.dtype in (torch.float16, torch.bfloat16)
-        ratio = ROUNDING["float64" if scores.dtype == torch.float64 else "float32"]
-        expected = expect(artifact, logits, CLOSE if half and self.layer is not None else ratio)
+        own = self.layer is not None or scores.dtype == torch.float64
+        ratio = ROUNDING[str(scores.dtype).removeprefix("torch.") if own else "float32"]
+        expected = expect(artifact, logits, ratio)
         returned, names = example.run(whole), decision_names(artifact)
         made = {n: rows_of(returned[n], artifact) if n == "set" else returned[n].flatten() for n in names}
         found = {name: one.cpu().numpy() for name, one in made.items()}
         shown = rows_of(returned["probabilities"] if self.returns == "all" else returned, artifact)
         try:
             probs, engine = as_probs(numbers(shown), self._shown), f"torch {torch.__version__}"
-            return expected.prove(probs, found, _REPORT, engine=engine, device=str(scores.device))
+            parity = expected.prove(probs, found, _REPORT, engine=engine, device=str(scores.device))
+            kind: Outputs = "logits" if self.returns == "all" else self._shown
+            if has_logits(artifact) and kind not in PROBABILITIES:
+                shown = rows_of(returned["logits"] if self.returns == "all" else returned, artifact)
+                expected.prove_logits(numbers(shown.reshape(len(shown), -1)), kind, _REPORT)
+            return parity
         except FuseError:
             # Dropout that is left on moves scores from run to run, and would look like a wrong calibration.
             apart = float((scores_of(model).double() - scores.double()).abs().max())
