@@ -127,7 +127,7 @@ def calibrated(
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
-    """``whole`` is ``model`` with the artifact inside.
+    """``whole`` is ``model`` with the artifact inside, which returns scores of the kind ``shown``.
 
     ``layer`` is the last linear layer where a new head took its place; ``left_out``: see ``TorchReport``.
     """
@@ -136,6 +136,7 @@ class Fusion:
     model: nn.Module
     artifact: Artifact
     returns: Made
+    shown: Outputs
     scores: ReturnedScores
     change: Change
     layer: str | None
@@ -164,9 +165,9 @@ class Fusion:
         found = {name: one.cpu().numpy() for name, one in made.items()}
         shown = rows_of(returned["probabilities"] if self.returns == "all" else returned, artifact)
         try:
-            probs, engine = as_probs(numbers(shown), self._shown), f"torch {torch.__version__}"
+            probs, engine = as_probs(numbers(shown), self.shown), f"torch {torch.__version__}"
             parity = expected.prove(probs, found, _REPORT, engine=engine, device=str(scores.device))
-            kind: Outputs = "logits" if self.returns == "all" else self._shown
+            kind: Outputs = "logits" if self.returns == "all" else self.shown
             if has_logits(artifact) and kind not in PROBABILITIES:
                 shown = rows_of(returned["logits"] if self.returns == "all" else returned, artifact)
                 expected.prove_logits(numbers(shown.reshape(len(shown), -1)), kind, _REPORT)
@@ -191,17 +192,6 @@ class Fusion:
             return np.asarray(to_logits(found, scores.outputs), np.float64)
 
         return against.batches(BATCH, run)
-
-    @property
-    def _shown(self) -> Outputs:
-        """The kind of scores that ``whole`` returns."""
-        own = self.scores.outputs
-        if self.returns != "logits":
-            return "probabilities"
-        tail = self.whole.tail
-        if isinstance(getattr(tail, "inner", tail), Unchanged):
-            return own
-        return "logit" if own in ONE_COLUMN else "label_logits" if own in LABELS else "logits"
 
 
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
@@ -243,9 +233,12 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
             )
         layer = linear_layer_name(model, head, asked.last_linear)
         changed, extra = replace_last(model, layer, head)
-    tail_of = _TAILS[asked.returns]
-    if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
-        tail_of = Unchanged
+    tail_of, own = _TAILS[asked.returns], scores.outputs
+    shown: Outputs = "probabilities"
+    if asked.returns == "logits":
+        shown = "logit" if own in ONE_COLUMN else "label_logits" if own in LABELS else "logits"
+        if not artifact.output_steps and own in PROBABILITIES:
+            tail_of, shown = Unchanged, own
     # No type of 16 bits holds calibrated probabilities, nor the edges of bins.
     dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
     tail = tail_of(maps, acting, dtype, scores.outputs, change).to(scores.device).eval()
@@ -257,7 +250,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         in_places(tail, axis).eval(),
         scores.path,
     )
-    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, left)
+    fusion = Fusion(whole, model, acting, asked.returns, shown, scores, change, layer, left)
     if example is not None:
         fusion.prove(whole, model, example)
     return fusion
