@@ -44,6 +44,7 @@ MASKS = {
     "logarithm": (
         FLOAT, "a = Constant <value = float {-3.4e38}> () b = Log(m) c = Max(b, a) v = Add(z, c)",
     ),
+    "logarithm of 0": (FLOAT, "b = Log(m) v = Add(z, b)"),
     "multiplied": (
         FLOAT, NUMBERS + "p = Mul(z, m) b = Sub(one, m) c = Mul(b, big) v = Add(p, c)",
     ),
