@@ -19,7 +19,7 @@ from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.fuse._decision_parity import check_decisions
-from calib_serve.scores import few
+from calib_serve.scores import ONE_COLUMN, Outputs, few, log_softmax
 
 CLOSE = 1e-3
 """Largest difference of a probability that any proof allows: what a reader would call the same."""
@@ -65,17 +65,21 @@ class Parity:
 class Expected:
     """Calibrated ``probs`` (n, K) and ``logits`` (n, K) after the logit maps of ``artifact``, in numpy.
 
-    ``scale`` is the size of the logits, but for masked ones. Rounding may move probabilities by
-    ``tolerance``, at most ``CLOSE``. ``sure`` (n,) is False where a probability lies that close to a table's
-    edge, so that either bin is right.
+    ``scale`` is the size of the logits, but for masked ones; rounding may move them by ``rounding``. ``sure``
+    (n,) is False where a probability lies so close to a table's edge that either bin is right.
     """
 
     artifact: Artifact
     probs: NDArray[np.float64]
     logits: AnyFloats
     scale: float
-    tolerance: float
+    rounding: float
     sure: NDArray[np.bool_]
+
+    @property
+    def tolerance(self) -> float:
+        """The difference of a probability that is allowed."""
+        return min(self.rounding, CLOSE)
 
     def prove(
         self, found: AnyFloats, decisions: Mapping[str, Any], report: str, *, engine: str, device: str
@@ -101,6 +105,26 @@ class Expected:
         left = int((~self.sure).sum())
         return Parity(worst, self.tolerance, len(found), left, close, engine=engine, device=device)
 
+    def prove_logits(
+        self, found: AnyFloats, kind: Outputs, report: str, allowed: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Compare logits (n, K), or (n, 1) of a ``kind`` of one column, which a mask has ``allowed`` (n, K).
+
+        Probabilities do not reveal a constant added to all logits of a row. FuseError, ending in ``report``,
+        where more than rounding differs.
+        """
+        logits, allowed = self.logits, np.ones_like(self.probs, np.bool_) if allowed is None else allowed
+        if kind == "log_probs":
+            logits = log_softmax(np.where(allowed, logits, -np.inf))
+        elif kind in ONE_COLUMN:
+            logits, allowed = logits[:, 1:] - logits[:, :1], allowed[:, 1:]
+        # Of masked logits, beyond the scale, relative to their size.
+        with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
+            shares = np.abs(found - logits) / np.maximum(np.abs(logits) / self.scale, 1.0)
+        apart = float(np.where((found == logits) | ~allowed, 0.0, shares).max())
+        if not apart <= self.rounding:
+            raise FuseError(f"logits differ by {apart:.3g}, rounding allows {self.rounding:.3g}; {report}")
+
 
 def expect(
     artifact: Artifact, logits: AnyFloats, ratio: float, sources: Sequence[str] | None = None
@@ -114,11 +138,11 @@ def expect(
         mapped = step(mapped, sources)
     scale = size_of(mapped, labels=artifact.is_multilabel)
     # AnyFloats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
-    near, sure = min(ratio * scale, CLOSE), np.ones(len(mapped), np.bool_)
+    rounding, sure = ratio * scale, np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
         before, _ = replace(artifact, steps=artifact.output_steps[:-1]).of_segments(logits, sources)
-        sure = far_from_edges(before, artifact.table, near)
-    return Expected(artifact, artifact.of_segments(logits, sources)[0], mapped, scale, near, sure)
+        sure = far_from_edges(before, artifact.table, min(rounding, CLOSE))
+    return Expected(artifact, artifact.of_segments(logits, sources)[0], mapped, scale, rounding, sure)
 
 
 def check_examples(artifact: Artifact) -> None:

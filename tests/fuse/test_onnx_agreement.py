@@ -193,9 +193,14 @@ def test_a_label_that_contradicts_the_scores_is_never_written(
 def test_a_label_on_inputs_of_one_class_is_not_called_independent(tmp_path: Path) -> None:
     ifs = graph(WEIGHTS + "h = Tanh(x) " + SIGN + TWO_IFS + " y = Softmax(z)", outputs=SHOWN)
     same = {"x": np.tile(np.array([2, 1, 1], "f4"), (6, 1))}
-    report, _ = fused(ifs, tmp_path, BIAS, output_name="y", inputs=same)
-    assert status(report)[0] == "left raw"
-    assert status(report)[1].endswith("they are all of one class: give typical ones, --inputs (inputs=)")
+    named = "on every input it names the class of the scores, "
+    typical = "by a computation of its own; they are all of one class: give typical ones, --inputs (inputs=)"
+    for step, found in (
+        (BIAS, ("left raw", named + typical)),
+        (TWO, ("follows", f"{named}which the calibration keeps")),
+    ):
+        report, _ = fused(ifs, tmp_path, step, output_name="y", inputs=same)
+        assert status(report) == found
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.005, "left raw"), (0.2, "independent")])

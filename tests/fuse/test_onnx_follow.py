@@ -118,12 +118,16 @@ def test_logits_that_are_shown_beside_their_probabilities_stay_raw(
     view: str, shown: str, tmp_path: Path
 ) -> None:
     numbers = "one = Constant <value = int64[1] {1}> () flat = Constant <value = int64[1] {-1}> () "
-    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) {view}"
-    model = graph(body, outputs=f"float[n, 3] y, {shown} s")
+    body = f"{LAYER}{numbers} z = MatMul(x, w) y = Softmax(z) {view} b = Neg(s)"
+    model = graph(body, outputs=f"float[n, 3] y, {shown} s, {shown} b")
     report, made = fused(model, tmp_path, BIAS, output_name="y")
-    assert [one.status for one in report.statuses] == ["calibrated", "left raw"]
+    assert [one.status for one in report.statuses] == ["calibrated", "left raw", "left raw"]
     assert "it shows 'z' as it was before the calibration" in report.statuses[1].reason
-    np.testing.assert_array_equal(run(made, {"x": X})["s"], run(model, {"x": X})["s"])
+    behind = "it is made of 'z' by what shows it as it was before the calibration"
+    assert report.statuses[2].reason == behind
+    got, raw = run(made, {"x": X}), run(model, {"x": X})
+    for name in "sb":
+        np.testing.assert_array_equal(got[name], raw[name])
 
 
 BEFORE = "it is made of 'a', which is before the scores that are calibrated"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,10 @@ SOFTMAX = {
     "of logarithms": "l = ReduceLogSumExp <axes = [-1]> (z) d = Sub(z, l) y = Exp(d)",
     "of a softmax": "l = LogSoftmax(z) y = Exp(l)",
 }
+SIGMOID = {
+    "of a quotient": "o = Constant <value = float {1}> () h = Neg(z) e = Exp(h) u = Add(o, e) y = Div(o, u)",
+    "of a softplus": "h = Neg(z) s = Softplus(h) n = Neg(s) y = Exp(n)",
+}
 
 
 def fused(body: str, folder: Path, fitted, **options):
@@ -48,23 +53,25 @@ def fused(body: str, folder: Path, fitted, **options):
     return report, run(str(folder / "out.onnx"), {"x": X})["y"].astype("f8")
 
 
-@pytest.mark.parametrize("kind", ["temperature", "vector", "dirichlet", "top"])
-@pytest.mark.parametrize("parts", LOG_SOFTMAX)
-def test_a_log_softmax_in_parts_is_calibrated_before_it(parts: str, kind: str, tmp_path: Path) -> None:
-    fitted = artifact(*output_steps(kind, K, np.random.default_rng(0)), classes=K)
-    report, got = fused(LAYER + LOG_SOFTMAX[parts], tmp_path, fitted)
-    assert "'y' is computed as LogSoftmax of 'z': written as that" in report.done
-    np.testing.assert_allclose(np.exp(got), fitted.of_logits(Z), atol=1e-5)
-    np.testing.assert_allclose(np.exp(got).sum(axis=1), 1, atol=1e-5)
+IN_PARTS = [
+    *(
+        ("LogSoftmax", *one)
+        for one in product(LOG_SOFTMAX.values(), ["temperature", "vector", "dirichlet", "top"])
+    ),
+    *(("Softmax", *one) for one in product(SOFTMAX.values(), ["temperature", "vector", "matrix"])),
+    *(("Sigmoid", *one) for one in product(SIGMOID.values(), ["temperature", "vector"])),
+]
 
 
-@pytest.mark.parametrize("kind", ["temperature", "vector", "matrix"])
-@pytest.mark.parametrize("parts", SOFTMAX)
-def test_a_softmax_in_parts_is_calibrated_before_it(parts: str, kind: str, tmp_path: Path) -> None:
-    fitted = artifact(*output_steps(kind, K, np.random.default_rng(0)), classes=K)
-    report, got = fused(LAYER + SOFTMAX[parts], tmp_path, fitted)
-    assert "'y' is computed as Softmax of 'z': written as that" in report.done
-    np.testing.assert_allclose(got, fitted.of_logits(Z), atol=1e-5)
+@pytest.mark.parametrize(("form", "parts", "kind"), IN_PARTS)
+def test_an_activation_in_parts_is_calibrated_before_it(
+    form: str, parts: str, kind: str, tmp_path: Path
+) -> None:
+    steps = output_steps(kind, K, np.random.default_rng(0))
+    fitted = artifact(*steps, classes=K, outputs="label_logits" if form == "Sigmoid" else "logits")
+    report, got = fused(LAYER + parts, tmp_path, fitted)
+    assert f"'y' is computed as {form} of 'z': written as that" in report.done
+    np.testing.assert_allclose(np.exp(got) if form == "LogSoftmax" else got, fitted.of_logits(Z), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -81,21 +88,32 @@ def test_what_computes_something_else_or_is_whole_stays(body: str) -> None:
     assert model.SerializeToString() == before
 
 
-def in_columns(parts: str) -> str:
-    return ONE + f"{parts} q = Sub(o, p) y = Concat <axis = 1> (q, p)"
+COLUMNS = " q = Sub(o, p) y = Concat <axis = 1> (q, p)"
 
 
-@pytest.mark.parametrize("parts", ["p = Sigmoid(z)", "h = Neg(z) e = Exp(h) u = Add(o, e) p = Reciprocal(u)"])
+@pytest.mark.parametrize(
+    ("parts", "form"),
+    [
+        ("p = Sigmoid(z)" + COLUMNS, "Softmax"),
+        ("h = Neg(z) e = Exp(h) u = Add(o, e) p = Reciprocal(u)" + COLUMNS, "Softmax"),
+        (
+            "k = Sub(z, z) c = Concat <axis = 1> (k, z) l = ReduceLogSumExp <axes = [-1]> (c) y = Sub(c, l)",
+            "LogSoftmax",
+        ),
+    ],
+)
 def test_two_columns_of_one_sigmoid_are_calibrated_on_its_logit_whatever_is_rounded(
-    parts: str, tmp_path: Path
+    parts: str, form: str, tmp_path: Path
 ) -> None:
     fitted = artifact(LogitMap.temperature(4.0), classes=2, outputs="probabilities")
-    onnx.save(graph(in_columns(parts), outputs="float[n, 2] y"), tmp_path / "raw.onnx")
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
+    onnx.save(graph(ONE + parts, outputs="float[n, 2] y"), tmp_path / "raw.onnx")
+    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
+    assert f"'y' is computed as {form} of two columns of 'z': written as that" in report.done
     x = (12 * np.random.default_rng(1).normal(size=(400, 3))).astype("f4")
     z = x.astype("f8") @ [1, 0.5, 2]
     assert z.min() < -60
     got = run(str(tmp_path / "out.onnx"), {"x": x})["y"]
+    got = np.exp(got) if form == "LogSoftmax" else got
     np.testing.assert_allclose(got[:, 1], sigmoid(z / 4), atol=1e-5)
 
 

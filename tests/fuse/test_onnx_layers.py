@@ -61,6 +61,56 @@ def test_a_linear_layer_is_found_in_every_form(body: str, weight: float, bias: l
     assert (None if found.bias is None else found.bias.tolist()) == bias
 
 
+TWO_ROWS = added("[2, 3]", "1, 2, 3, 4, 5, 6")
+NO_LAYER = "the logits come from {}, not from a Gemm or MatMul"
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "why"),
+    [
+        ("y = Gemm(x, w)", "float[n, 3] x, float[3, 3] w", "the weight of Gemm 'y' is not a constant"),
+        (LAYER + "y = Gemm <transA: int = 1> (x, w)", "float[3, n] x", "Gemm 'y' transposes its features"),
+        (
+            LAYER + "y = Gemm(x, w, b)",
+            "float[n, 3] x, float[3] b",
+            "the bias of Gemm 'y' is not a constant row",
+        ),
+        (TWO_ROWS + "y = Gemm(x, w, b)", "float[2, 3] x", "the bias of Gemm 'y' is not a constant row"),
+        (
+            LAYER + "y = MatMul(w, x)",
+            "float[3, 3] x",
+            "the weight of MatMul 'y' is not a constant matrix on the right",
+        ),
+        (
+            TWO_ROWS + "p = MatMul(x, w) y = Add(p, b)",
+            "float[2, 3] x",
+            "what Add 'y' adds is not a constant row of 3",
+        ),
+        (
+            SUM + "q = Neg(p) y = Add(p, b)",
+            "float[n, 3] x",
+            "the product of MatMul 'p' is used elsewhere too",
+        ),
+        (
+            LAYER + "p = MatMul(x, w) y = Add(p, x)",
+            "float[n, 3] x",
+            "Add 'y' does not add a constant to a MatMul",
+        ),
+        (
+            GEMM + "q = Neg(z) y = Identity(z)",
+            "float[n, 3] x",
+            "the input of Identity 'y' is used elsewhere too",
+        ),
+        (GEMM + "y = Dropout(z, , mode)", "float[n, 3] x, bool mode", NO_LAYER.format("Dropout 'y'")),
+        (GEMM + FLAGS + "y = Dropout(z, , yes)", "float[n, 3] x", NO_LAYER.format("Dropout 'y'")),
+        (LAYER + "y = of.ours.Gemm(x, w)", "float[n, 3] x", NO_LAYER.format("Gemm 'y'")),
+        ("y = Identity(x)", "float[n, 3] x", "'x' is an input or a constant of the graph"),
+    ],
+)
+def test_where_no_linear_layer_is_found_the_reason_is_said(body: str, inputs: str, why: str) -> None:
+    assert layer_of(body, inputs) == why
+
+
 OFFSET = np.array([0.25, 0.0, -1.0])
 
 

@@ -44,11 +44,16 @@ MASKS = {
     "logarithm": (
         FLOAT, "a = Constant <value = float {-3.4e38}> () b = Log(m) c = Max(b, a) v = Add(z, c)",
     ),
+    "logarithm of 0": (FLOAT, "b = Log(m) v = Add(z, b)"),
     "multiplied": (
         FLOAT, NUMBERS + "p = Mul(z, m) b = Sub(one, m) c = Mul(b, big) v = Add(p, c)",
     ),
     "expanded": (
         BOOL, "a = Constant <value = float {-1e9}> () s = Shape(z) b = Expand(a, s) v = Where(m, z, b)",
+    ),
+    "of a row": (
+        BOOL, "a = Constant <value = float[4] {-1e9, -1e9, -1e9, -1e9}> () "
+        "i = Constant <value = int64[1] {0}> () u = Unsqueeze(a, i) v = Where(m, z, u)",
     ),
     "twice": (BOOL, "a = Constant <value = float {-1e9}> () u = Where(m, z, a) v = Where(m, u, a)"),
 }  # fmt: skip
@@ -88,6 +93,18 @@ def test_what_is_before_a_mask_is_calibrated_and_masked_then(mask: str, kind: st
     np.testing.assert_allclose(got["y"], want, atol=1e-5)
     assert (got["y"][~M] == 0).all()
     assert report.tolerance <= 1e-3
+
+
+@pytest.mark.parametrize("kind", ["temperature", "matrix"])
+def test_a_floor_within_reach_is_no_mask_and_what_is_behind_it_is_calibrated(
+    kind: str, tmp_path: Path
+) -> None:
+    floor = "a = Constant <value = float {-2}> () b = Greater(z, a) v = Where(b, z, a) y = Softmax(v)"
+    onnx.save(graph(LAYER + floor, "float[n, 4] x", "float[n, 4] y"), tmp_path / "raw.onnx")
+    fitted = artifact(*output_steps(kind, K, np.random.default_rng(0)), classes=K)
+    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", unproven=True)
+    want = fitted.of_logits(np.maximum(X.astype("f8") @ WEIGHT, -2))
+    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), {"x": X})["y"], want, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["matrix", "top"])

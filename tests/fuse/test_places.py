@@ -12,6 +12,7 @@ import scripted
 import torch
 from deciding import choosing
 from fuse_graphs import run
+from fuse_texts import graph as text_graph
 from onnx import TensorProto as Type
 from onnx import helper, numpy_helper
 from prometheus_client import CollectorRegistry as Registry
@@ -211,6 +212,14 @@ def test_a_graph_gives_each_place_what_numpy_gives_and_its_readers_follow(
         if returns == "all":
             assert found["confidence"].shape == found["predicted"].shape == raw["label"].shape
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
+
+
+def test_a_graph_of_rows_is_calibrated_as_one_of_places_is(tmp_path: Path) -> None:
+    onnx.save(text_graph("y = Softmax(x)", f"float[n, {K}] x", f"float[n, {K}] y"), tmp_path / "m.onnx")
+    artifact, z = fitted(-1), np.random.default_rng(1).normal(size=(20, K)).astype("f4")
+    fuse_onnx(tmp_path / "m.onnx", artifact, tmp_path / "out.onnx", unproven=True)
+    found = run(str(tmp_path / "out.onnx"), {"x": z})["y"]
+    np.testing.assert_allclose(found, artifact.probs(z[:, None])[:, 0], atol=2e-6)
 
 
 @each_axis

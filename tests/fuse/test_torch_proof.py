@@ -19,6 +19,7 @@ from calib_serve.artifact import Examples, InputShift, LogitMap, ProbTable
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import CalibServeError, FuseError, InputError, ModelError, ShapeError
 from calib_serve.fuse import calibrated, fuse_torch
+from calib_serve.fuse.torch._tails import CalibrateScores
 from calib_serve.scores import to_logits, to_probs
 
 D, K = 6, 4
@@ -169,6 +170,18 @@ def test_masked_classes_do_not_hide_what_is_wrong_with_the_others(monkeypatch):
     monkeypatch.setattr(Artifact, "of_segments", lambda _, z, segments: probs(wrong, z, segments))
     with pytest.raises(FuseError, match="probabilities differ by"):
         calibrated(masked, fitted, example=x())
+
+
+@pytest.mark.parametrize(
+    ("returns", "outputs"), [("logits", "logits"), ("all", "logits"), ("all", "label_logits")]
+)
+def test_logits_whose_probabilities_do_not_show_what_is_wrong_are_proved(returns, outputs, monkeypatch):
+    fitted, right = _fitted(outputs, "vector"), CalibrateScores.logits
+    model, inputs = Ends(K).eval(), x()
+    calibrated(model, fitted, returns=returns, example=inputs)
+    monkeypatch.setattr(CalibrateScores, "logits", lambda tail, z: right(tail, z) + 0.01)
+    with pytest.raises(FuseError, match=r"^logits differ by 0\.01, rounding allows .*; the calibrated model"):
+        calibrated(model, fitted, returns=returns, example=inputs)
 
 
 def test_a_damaged_artifact_does_not_pass_by_its_examples():

@@ -19,21 +19,10 @@ from calib_serve.scores import log_softmax, sigmoid, softmax
 
 _VIEWS = {"Identity", "Cast", "ZipMap", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Dropout"}
 _CORE = {"Exp", "Softplus", "ReduceLogSumExp", "Sigmoid", "Softmax", "LogSoftmax"}
-_PARTS = _CORE | {"Log", "Sub", "Add", "Mul", "Div", "Neg", "Reciprocal", "Max", "Min", "Clip", "Abs", "Pow"}
 _SUMS = {"ReduceSum", "Normalizer", "LpNormalization"}
-_PARTS |= _SUMS | {"ReduceMax", "ReduceMean", "Sum", "Concat", "Expand"}
-_PARTS |= {
-    "Identity",
-    "Cast",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Flatten",
-    "Shape",
-    "Constant",
-    "Tanh",
-    "Slice",
-}
+_PARTS = _CORE | _SUMS | {"Log", "Sub", "Add", "Mul", "Div", "Neg", "Reciprocal", "Max", "Min", "Clip", "Abs"}
+_PARTS |= {"Pow", "Sum", "ReduceMax", "ReduceMean", "Concat", "Expand", "Slice", "Shape", "Constant", "Tanh"}
+_PARTS |= {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
 _NEAR: dict[int, float] = {
     onnx.TensorProto.FLOAT: 1e-5,
     onnx.TensorProto.DOUBLE: 1e-9,

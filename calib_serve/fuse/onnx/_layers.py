@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, LogitMap, SourceMaps
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, dtype_of, is_private
+from calib_serve.fuse.onnx._graph import Editor, attribute, constant, describe, dtype_of, is_private
 from calib_serve.fuse.onnx._probabilities import at_least, cast, is_flat
 from calib_serve.fuse.onnx._tail import Tail
 
@@ -148,7 +148,7 @@ def find_features(tail: Tail, head: Head) -> ir.Value:
     value = linear.features
     width, shape = head.weights[0].shape[1], value.shape
     fits = shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == width)
-    if value.dtype not in FLOATS or not fits:
+    if not fits:
         raise FuseError(
             f"the head reads features (n, {width}), but {value.name!r} is {value.dtype} "
             f"{value.shape}; the artifact is of another model"

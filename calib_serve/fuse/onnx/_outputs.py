@@ -151,5 +151,5 @@ def _all_of_labels(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value
     confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])])
     true = editor.node("Less", [half, probs])  # false of NaN, in any runtime
     predicted = cast(editor, true, ir.DataType.INT64)
-    number = count_below(editor, widen(editor, confidence, 1), edges[None, :, None], keepdims=0)
+    number = count_below(editor, widen(editor, confidence), edges[None, :, None], keepdims=0)
     return [confidence, predicted, number]

@@ -25,7 +25,7 @@ from calib_serve.fuse.onnx._raw_scores import class_logits, logits_of, prepare
 from calib_serve.fuse.onnx._runtimes import Runner, one_line, open_in
 from calib_serve.fuse.proof import BATCH, Against, gaps_of
 from calib_serve.models import open_session, stopped_after
-from calib_serve.scores import ONE_COLUMN, GraphReader, Outputs, log_softmax, refuse_varying
+from calib_serve.scores import ONE_COLUMN, GraphReader, Outputs, refuse_varying
 
 ORT, CUDA = "onnxruntime", "cuda"
 
@@ -117,7 +117,8 @@ def measure(
         fed = feeds if sources is None else {**feeds, str(plan.by): np.array(sources, object)}
         actual, probs, decisions = read_fused(run_fused(fed, names), len(raw), plan)
         found_parities.append(expected.prove(probs, decisions, report, engine=engines, device=device))
-        _check_logits(actual, expected, plan, allowed)
+        if plan.shows_logits and has_logits(plan.artifact):
+            expected.prove_logits(actual, plan.outputs, REPORT, allowed)
     return max(found_parities, key=lambda parity: parity.max_abs_diff)
 
 
@@ -316,24 +317,6 @@ def _masked(expected: Expected, allowed: NDArray[np.bool_]) -> Expected:
         with np.errstate(invalid="ignore"):  # of rows without any class, which prove nothing
             probs = probs / probs.sum(axis=1, keepdims=True)
     return replace(expected, probs=probs, sure=expected.sure & allowed.any(axis=1))
-
-
-def _check_logits(actual: AnyFloats, expected: Expected, plan: Plan, allowed: NDArray[np.bool_]) -> None:
-    """Compare shown logits, as probabilities do not reveal a constant added to all logits of a row."""
-    if not plan.shows_logits or not has_logits(plan.artifact):
-        return
-    logits = expected.logits
-    if plan.outputs == "log_probs":
-        logits = log_softmax(np.where(allowed, logits, -np.inf))
-    elif plan.outputs in ONE_COLUMN:
-        logits, allowed = logits[:, 1:] - logits[:, :1], allowed[:, 1:]
-    # Of masked logits, beyond the scale, relative to their size.
-    with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
-        shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / expected.scale, 1.0)
-    apart = float(np.where((actual == logits) | ~allowed, 0.0, shares).max())
-    near = plan.near * expected.scale
-    if not apart <= near:
-        raise FuseError(f"logits differ by {apart:.3g}, rounding allows {near:.3g}; {REPORT}")
 
 
 def _keys(plan: Plan) -> Sequence[Any]:

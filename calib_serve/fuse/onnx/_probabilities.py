@@ -50,10 +50,10 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
     dtype = dtype_of(logits)
     scales = editor.number(step.scales[:, None], dtype, "scales")
     # All temperatures in one softmax: the graph does not grow with their number.
-    parts = add_softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
+    parts = add_softmax(editor, editor.node("Mul", [widen(editor, logits), scales]))
     weights = editor.number(step.weights[None, :-1], dtype, "weights")
     mixed = editor.node("MatMul", [weights, parts])
-    summed = editor.node("Squeeze", [mixed, _axes(editor, 1)])
+    summed = editor.node("Squeeze", [mixed, _axis(editor)])
     uniform = float(step.weights[-1]) / classes
     return editor.node("Add", [summed, editor.number(uniform, dtype, "uniform")])
 
@@ -88,7 +88,7 @@ def of_each(editor: Editor, probs: ir.Value, edges: Any, values: Any) -> ir.Valu
     edges = np.concatenate([np.full((rows, 1), -1.0), edges], axis=1)
     counts = np.ones((rows, bins), np.int32)
     counts[:, 0] = np.arange(rows) * bins
-    index = count_below(editor, widen(editor, probs, 1), edges.T[None], counts.T[None], keepdims=0)
+    index = count_below(editor, widen(editor, probs), edges.T[None], counts.T[None], keepdims=0)
     return _or_nan(editor, probs, _gather(editor, values.reshape(-1), index, dtype_of(probs)))
 
 
@@ -117,20 +117,21 @@ def reduce(editor: Editor, op: str, value: ir.Value, *, keepdims: int) -> ir.Val
     """Reduce over the classes; opset 18 moved the axes of ReduceMax from an attribute to an input."""
     if op != "ReduceSum" and editor.opset < 18:
         return editor.node(op, [value], {"axes": [1], "keepdims": keepdims})
-    return editor.node(op, [value, _axes(editor, 1)], {"keepdims": keepdims})
+    return editor.node(op, [value, _axis(editor)], {"keepdims": keepdims})
 
 
 def _gather(editor: Editor, table: Any, index: ir.Value, dtype: ir.DataType) -> ir.Value:
     return editor.node("Gather", [editor.number(table, dtype, "values"), index])
 
 
-def widen(editor: Editor, value: ir.Value, axis: int) -> ir.Value:
-    """Add one more axis, of size 1."""
-    return editor.node("Unsqueeze", [value, _axes(editor, axis)])
+def widen(editor: Editor, value: ir.Value) -> ir.Value:
+    """Add one more axis, of size 1, before the classes."""
+    return editor.node("Unsqueeze", [value, _axis(editor)])
 
 
-def _axes(editor: Editor, axis: int) -> ir.Value:
-    return editor.number([axis], ir.DataType.INT64, "axis")
+def _axis(editor: Editor) -> ir.Value:
+    """The axis of the classes of (n, K)."""
+    return editor.number([1], ir.DataType.INT64, "axis")
 
 
 def is_flat(value: ir.Value) -> bool:

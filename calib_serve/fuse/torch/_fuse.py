@@ -18,9 +18,9 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import Made, ModuleOptions
-from calib_serve.fuse._decisions import decision_names, with_decisions
+from calib_serve.fuse._decisions import decision_names, has_logits, with_decisions
 from calib_serve.fuse._kinds import Change, as_fitted, as_probs, change_to_fitted, check_multilabel
-from calib_serve.fuse._parity import CLOSE, ROUNDING, Parity, check_examples, expect
+from calib_serve.fuse._parity import ROUNDING, Parity, check_examples, expect
 from calib_serve.fuse.proof import BATCH, Against
 from calib_serve.fuse.torch._last_layer import features_of, linear_layer_name, replace_last
 from calib_serve.fuse.torch._model import Example, evaluating
@@ -127,7 +127,7 @@ def calibrated(
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
-    """``whole`` is ``model`` with the artifact inside.
+    """``whole`` is ``model`` with the artifact inside, which returns scores of the kind ``shown``.
 
     ``layer`` is the last linear layer where a new head took its place; ``left_out``: see ``TorchReport``.
     """
@@ -136,6 +136,7 @@ class Fusion:
     model: nn.Module
     artifact: Artifact
     returns: Made
+    shown: Outputs
     scores: ReturnedScores
     change: Change
     layer: str | None
@@ -156,16 +157,21 @@ class Fusion:
         else:
             logits = as_fitted(to_logits(numbers(scores), self.scores.outputs), self.change)
         # A model in half precision rounds what becomes of new weights; what is behind it is in float32.
-        half = scores.dtype in (torch.float16, torch.bfloat16)
-        ratio = ROUNDING["float64" if scores.dtype == torch.float64 else "float32"]
-        expected = expect(artifact, logits, CLOSE if half and self.layer is not None else ratio)
+        own = self.layer is not None or scores.dtype == torch.float64
+        ratio = ROUNDING[str(scores.dtype).removeprefix("torch.") if own else "float32"]
+        expected = expect(artifact, logits, ratio)
         returned, names = example.run(whole), decision_names(artifact)
         made = {n: rows_of(returned[n], artifact) if n == "set" else returned[n].flatten() for n in names}
         found = {name: one.cpu().numpy() for name, one in made.items()}
         shown = rows_of(returned["probabilities"] if self.returns == "all" else returned, artifact)
         try:
-            probs, engine = as_probs(numbers(shown), self._shown), f"torch {torch.__version__}"
-            return expected.prove(probs, found, _REPORT, engine=engine, device=str(scores.device))
+            probs, engine = as_probs(numbers(shown), self.shown), f"torch {torch.__version__}"
+            parity = expected.prove(probs, found, _REPORT, engine=engine, device=str(scores.device))
+            kind: Outputs = "logits" if self.returns == "all" else self.shown
+            if has_logits(artifact) and kind not in PROBABILITIES:
+                shown = rows_of(returned["logits"] if self.returns == "all" else returned, artifact)
+                expected.prove_logits(numbers(shown.reshape(len(shown), -1)), kind, _REPORT)
+            return parity
         except FuseError:
             # Dropout that is left on moves scores from run to run, and would look like a wrong calibration.
             apart = float((scores_of(model).double() - scores.double()).abs().max())
@@ -186,17 +192,6 @@ class Fusion:
             return np.asarray(to_logits(found, scores.outputs), np.float64)
 
         return against.batches(BATCH, run)
-
-    @property
-    def _shown(self) -> Outputs:
-        """The kind of scores that ``whole`` returns."""
-        own = self.scores.outputs
-        if self.returns != "logits":
-            return "probabilities"
-        tail = self.whole.tail
-        if isinstance(getattr(tail, "inner", tail), Unchanged):
-            return own
-        return "logit" if own in ONE_COLUMN else "label_logits" if own in LABELS else "logits"
 
 
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
@@ -238,9 +233,12 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
             )
         layer = linear_layer_name(model, head, asked.last_linear)
         changed, extra = replace_last(model, layer, head)
-    tail_of = _TAILS[asked.returns]
-    if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
-        tail_of = Unchanged
+    tail_of, own = _TAILS[asked.returns], scores.outputs
+    shown: Outputs = "probabilities"
+    if asked.returns == "logits":
+        shown = "logit" if own in ONE_COLUMN else "label_logits" if own in LABELS else "logits"
+        if not artifact.output_steps and own in PROBABILITIES:
+            tail_of, shown = Unchanged, own
     # No type of 16 bits holds calibrated probabilities, nor the edges of bins.
     dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
     tail = tail_of(maps, acting, dtype, scores.outputs, change).to(scores.device).eval()
@@ -252,7 +250,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         in_places(tail, axis).eval(),
         scores.path,
     )
-    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, left)
+    fusion = Fusion(whole, model, acting, asked.returns, shown, scores, change, layer, left)
     if example is not None:
         fusion.prove(whole, model, example)
     return fusion
