@@ -15,6 +15,7 @@ from ledgers import by_clock
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.core.errors import LedgerError
 from calib_serve.ledger import Ledger
+from calib_serve.ledger.followers import Followers
 from calib_serve.monitor.contracts.states import ClauseState
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
@@ -157,17 +158,17 @@ def test_what_nobody_labels_is_left_open(folder: Path) -> None:
 
 def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(folder, ACT)
-    keep = Ledger.keep
+    keep = Followers.keep
 
-    def fails(ledger: Ledger, *what: Any, **when: Any) -> None:
-        keep(ledger, *what, **when)
+    def fails(followers: Followers, *what: Any, **when: Any) -> None:
+        keep(followers, *what, **when)
         raise LedgerError("the disk is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(stream.watch.feed, "tick", lambda: None)
         stream.serve(np.full(50, 0.9), np.ones(50))
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "keep", fails)
+        patch.setattr(Followers, "keep", fails)
         with pytest.raises(LedgerError):
             stream.watch.feed.tick()
     stream.watch.feed.tick()
