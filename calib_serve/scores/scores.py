@@ -168,9 +168,9 @@ class Scores:
         elif columns is not None:
             raise InputError("columns are of frames and tables; of an array choose them by indexing")
         else:
-            # What a schema says of columns is of tables; sources must be there, or are refused.
-            by_source = {what: asked.beside[what] for what in ("source",) if what in asked.beside}
-            source = of_arrays(as_array(scores, name), {**by_source, **given})
+            # Other columns that a schema names are of its tables; sources must be there.
+            needed = {} if said["by"] is None else {"source": said["by"]}
+            source = of_arrays(as_array(scores, name), {**needed, **given})
         found = made(replace(source, name=name), said, expected=wanted)
         return _in_names(found, said, expected)
 
