@@ -211,7 +211,7 @@ def test_confidences_of_whichever_class_was_predicted_are_not_of_class_one(
 ) -> None:
     table = {"label": np.arange(30) % 2, "prob": np.linspace(least, 1, 30)}
     if refused:
-        with pytest.raises(InputError, match=r"the column 'prob' .*whichever class was predicted.*--outputs probability"):
+        with pytest.raises(InputError, match=r"the column 'prob' .*whichever class .*--outputs probability"):
             Scores.of(table)
     else:
         assert Scores.of(table).outputs == "probability"
