@@ -279,7 +279,7 @@ def _choices(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if "completion_probabilities" in response:  # llama.cpp's own
         return [response]
     choices = response.get("choices")
-    if not isinstance(choices, list) or not choices or not all(isinstance(c, Mapping) for c in choices):
+    if not isinstance(choices, list) or not choices:
         said = response.get("error") or ", ".join(map(str, response))
         said = said.get("message", said) if isinstance(said, Mapping) else said
         raise InputError(f"it is no completion, which has choices; it says {shown(said)}")

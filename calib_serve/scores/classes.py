@@ -125,7 +125,7 @@ def plain_label(value: Any) -> Any:
         number = float(value)
         if math.isnan(number):
             return None
-        whole = math.isfinite(number) and abs(number) < 2.0**62 and number == int(number)
+        whole = abs(number) < 2.0**62 and number == int(number)
         return int(value) if whole else number
     return str(value).strip()
 

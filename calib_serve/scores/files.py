@@ -141,18 +141,16 @@ def _roles_in(path: Path, names: Collection[str], asked: Asked, prefix: str) -> 
 
 
 def _no_scores(path: Path, names: Collection[str], wanted: str) -> str:
+    said = f"{path} has no array {wanted}; it has {', '.join(sorted(names)) or 'none'}"
     inputs = [name for name in names if name.endswith(("inputs", "images"))]
     splits = _splits(names)
-    return (
-        f"{path} has no array {wanted}; it has {', '.join(sorted(names)) or 'none'}"
-        + (f", so name a split: {', '.join(splits)} (--split, split=)" if splits else "")
-        + (f"; {inputs[0]} need their model: --model (calibrate_model)" if inputs else "")
-        + (
-            ""
-            if inputs or splits
-            else f"; call the scores one of {', '.join(_SCORES)}, or say which (--columns)"
-        )
-    )
+    if splits:
+        said += f", so name a split: {', '.join(splits)} (--split, split=)"
+    if inputs:
+        said += f"; {inputs[0]} need their model: --model (calibrate_model)"
+    if not inputs and not splits:
+        said += f"; call the scores one of {', '.join(_SCORES)}, or say which (--columns)"
+    return said
 
 
 def _splits(names: Collection[str]) -> list[str]:

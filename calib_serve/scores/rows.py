@@ -50,24 +50,21 @@ def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None,
     if path.suffix == ".parquet":
         return _parquet(path, columns)
     if is_json(path):
-        return None, _objects(path)
+        return None, _of_text(path)
     with naming(path), open_lines(path) as lines:
         names, _, _ = cells_of(lines)
         check_header(path, names)
-    return names, _mappings(path)
+    return names, _of_text(path)
 
 
-def _mappings(path: Path) -> Iterator[dict[str, str]]:
+def _of_text(path: Path) -> Iterator[dict[str, Any]]:
     # Opened anew: a caller that only wants the names may never read on, and the file would stay open.
     with naming(path), open_lines(path) as lines:
-        names, rows, _ = cells_of(lines)
-        for row in rows:
-            yield dict(zip(names, row, strict=True))
-
-
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    with naming(path), open_lines(path) as lines:
-        yield from objects_of(lines)
+        if is_json(path):
+            yield from objects_of(lines)
+        else:
+            names, rows, _ = cells_of(lines)
+            yield from (dict(zip(names, row, strict=True)) for row in rows)
 
 
 @contextmanager

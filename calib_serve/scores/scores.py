@@ -146,14 +146,14 @@ class Scores:
             InputError: Where they are no scores; it names row and column.
             ShapeError: Where shapes differ.
         """
+        beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
         if isinstance(scores, Scores):
             gone = None if _texts(missing) in ((), ("none",)) else missing
             apart = {"columns": columns, "ignore_label": ignore_label, "missing": gone, "schema": schema}
             for what, given in apart.items():
                 if given is not None:
                     raise InputError(f"these scores were made already: say {what}= where they are made")
-            of = {"labels": labels, "weight": sample_weight, "group": groups, "id": ids, "by": by}
-            return scores._again(outputs, **of, class_names=class_names)
+            return scores._again(outputs, tuple(map(str, class_names)), beside, by)
         key, sources = _by(by)
         void = {"missing": _texts(missing), "ignore_label": _texts(ignore_label)}
         known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names)), **void}
@@ -161,16 +161,16 @@ class Scores:
         wanted, table = _schema(expected), _as_table(scores)
         said["by"] = said["by"] or (None if table is None else wanted.by)
         asked = _asked(said, wanted)
-        given = {"label": labels, "weight": sample_weight, "group": groups, "id": ids, "source": sources}
-        given = aligned(scores, {what: one for what, one in given.items() if one is not None})
+        given = {what: one for what, one in {**beside, "source": sources}.items() if one is not None}
+        given = aligned(scores, given)
         if table is not None:
             source = of_columns(table, asked, {**asked.beside, **given})
         elif columns is not None:
             raise InputError("columns are of frames and tables; of an array choose them by indexing")
         else:
-            # What a schema says of columns is of tables; sources must be there, or are refused.
-            by_source = {what: asked.beside[what] for what in ("source",) if what in asked.beside}
-            source = of_arrays(as_array(scores, name), {**by_source, **given})
+            # Other columns that a schema names are of its tables; sources must be there.
+            needed = {} if said["by"] is None else {"source": said["by"]}
+            source = of_arrays(as_array(scores, name), {**needed, **given})
         found = made(replace(source, name=name), said, expected=wanted)
         return _in_names(found, said, expected)
 
@@ -353,20 +353,12 @@ class Scores:
         )
 
     def _again(
-        self,
-        outputs: str | None,
-        *,
-        labels: Any,
-        weight: Any,
-        group: Any,
-        id: Any,
-        by: Any,
-        class_names: Sequence[Any],
+        self, outputs: str | None, class_names: tuple[str, ...], beside: Mapping[str, Any], by: Any
     ) -> Scores:
         """The same scores with labels, weights, groups, ids, sources or class names that they lack."""
         if outputs is not None and scaled_kind(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
-        names = tuple(map(str, class_names)) or self.class_names
+        names = class_names or self.class_names
         if self.class_names and names != self.class_names:
             raise InputError(
                 f"these scores are of the classes {few(self.class_names)} already, and class_names= says "
@@ -376,6 +368,7 @@ class Scores:
             raise ShapeError(f"{self.classes} classes but {len(names)} class names")
         check_names(names)
         found = self if names == self.class_names else replace(self, class_names=names)
+        labels, weight, group, ids = (beside[what] for what in ("label", "weight", "group", "id"))
         if labels is not None and labels is not self.labels:
             given = RawScores(self.values, {"label": labels}, class_names=names, name=self.name)
             said = {**Schema(outputs=self.outputs).under({}), "missing": ("none",)}
@@ -388,7 +381,7 @@ class Scores:
             key, sources = _by(by, beside=True)
             own = source_names(sources, len(self), key)
             found = replace(found, sources=own, schema=replace(self.schema, by=key))
-        return found if id is None else replace(found, ids=_column(id, len(self), "ids"))
+        return found if ids is None else replace(found, ids=_column(ids, len(self), "ids"))
 
 
 class ProbsView:

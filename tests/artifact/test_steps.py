@@ -135,6 +135,7 @@ def test_a_masked_class_leaves_nothing_to_a_matrix_and_says_so_without_a_warning
     assert np.isnan(found[:2]).all()
     np.testing.assert_allclose(found[2], FULL @ z[2] + BIAS, rtol=1e-13)
     assert LogitMap(DIAGONAL, BIAS)(z)[:, 0].tolist() == [-np.inf, -1e9, BIAS[0]]
+    assert LogitMap([0.0, 1.0, 1.0])(z[:1]).tolist() == [[-np.inf, 1.0, 2.0]]  # type: ignore[arg-type]
 
 
 def test_a_map_by_source_is_the_one_of_each_samples_source() -> None:

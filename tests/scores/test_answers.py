@@ -126,6 +126,8 @@ def test_votes_leave_room_for_the_others() -> None:
     [
         ({"error": {"message": "overloaded"}}, "no completion.*overloaded"),
         ({"choices": []}, "no completion"),
+        *[({"choices": one}, "of another form") for one in ([3], [None], ["yes"], [[]])],
+        ({"choices": "yes"}, "no completion"),
         ({"choices": [{"message": {"content": "yes"}}]}, "ask for logprobs"),
         ({"choices": [{"message": {"content": "yes"}, "logprobs": None}]}, "ask for logprobs"),
         ({"choices": [{}, {}]}, "2 answers"),
@@ -201,6 +203,19 @@ def test_a_file_of_answers_is_read_with_its_labels(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(InputError, match="row 2 has no 'label'"):
         Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}")
+
+
+def test_what_is_of_no_class_and_what_is_not_known_is_said(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text("classes: {a: [a], b: [b]}")
+
+    def remarks(*answers: dict[str, float]) -> tuple[str, ...]:
+        (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(chat(one)) for one in answers))
+        return Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}").remarks
+
+    assert remarks({"a": 0.5, "b": 0.5}) == ()
+    outside, unknown = remarks({"a": 0.5, "b": 0.25, "x": 0.25}, {"a": 0.25, "x": 0.75}, {"a": 0.6, "b": 0.2})
+    assert outside.startswith("33 % of the answers' probability is of none of the classes, in 1 of 3 most")
+    assert unknown.endswith("leave the confidence open by 6.7 points on average, 20 at most")
 
 
 def test_a_schema_of_answers_is_taken_by_other_commands(tmp_path: Path) -> None:

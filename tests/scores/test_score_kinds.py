@@ -17,7 +17,17 @@ from calib_serve.fit import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
 from calib_serve.fit.samples import Samples
 from calib_serve.models.classifier import finite_logits
-from calib_serve.scores import Outputs, Scores, from_probs, proved, refuted, softmax, to_logits, to_probs
+from calib_serve.scores import (
+    Outputs,
+    Scores,
+    from_probs,
+    labels01,
+    proved,
+    refuted,
+    softmax,
+    to_logits,
+    to_probs,
+)
 from calib_serve.scores.kinds import log_softmax, sigmoid
 from calib_serve.scores.recognition import recognise
 
@@ -211,7 +221,7 @@ def test_confidences_of_whichever_class_was_predicted_are_not_of_class_one(
 ) -> None:
     table = {"label": np.arange(30) % 2, "prob": np.linspace(least, 1, 30)}
     if refused:
-        with pytest.raises(InputError, match=r"whichever class was predicted.*--outputs probability"):
+        with pytest.raises(InputError, match=r"the column 'prob' .*whichever class .*--outputs probability"):
             Scores.of(table)
     else:
         assert Scores.of(table).outputs == "probability"
@@ -249,3 +259,14 @@ def test_a_file_of_probabilities_gives_the_temperature_that_the_model_gives(
     found = Scores.read(tmp_path / "p.npz")
     fitted = fit_temperature(Samples.of(found.logits, labels))
     assert fitted.fit["temperature"] == pytest.approx(served.fit["temperature"], rel=1e-5)
+
+
+def test_what_is_expected_in_one_column_may_come_in_two() -> None:
+    assert Scores.of([[0.0, 1.0], [2.0, -1.0]], expected="logit").outputs == "logits"
+    assert Scores.of([[0.25, 0.75], [0.5, 0.5]], expected="probability").outputs == "probabilities"
+    assert Scores.of([1.0, -1.0], expected="logit").outputs == "logit"
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [[0], [1]]])
+def test_truths_of_a_single_label_are_one_column(labels: Any) -> None:
+    assert labels01(labels, (2, 1)).tolist() == [[0], [1]]

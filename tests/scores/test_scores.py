@@ -394,3 +394,22 @@ def test_a_parquet_of_scores_that_is_a_bomb_or_names_a_column_twice_is_refused(t
     pq.write_table(pa.Table.from_arrays([pa.array([0.5])] * 3, ["a", "b", "a"]), path)
     with pytest.raises(InputError, match="names a column twice: a"):
         Scores.read(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("3", "row 2 is '3'; a row is an object"),
+        ('"cat"', "row 2 is 'cat'; a row is an object"),
+        ("null", "row 2 is 'None'; a row is an object"),
+        ('{"p_a": 0.5,', "row 2 is no JSON"),
+        ('{"p_a": 0.5, "p_a": 0.7, "p_b": 0.5, "label": "a"}', "row 2 is no JSON: it names a column twice"),
+        ('{"p_a": 0.5, "label": "a"}', "row 2 lacks p_b"),
+        ('{"p_a": "high", "p_b": 0.5, "label": "a"}', "'p_a', row 2 holds 'high', which is no score"),
+    ],
+)
+def test_a_line_that_is_no_row_is_refused_by_its_number(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "z.jsonl"
+    path.write_text('{"p_a": 0.25, "p_b": 0.75, "label": "b"}\n\n' + line)
+    with pytest.raises(InputError, match=said):
+        Scores.read(path)

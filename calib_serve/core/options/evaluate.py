@@ -92,18 +92,12 @@ class JudgeOptions(ScoresOptions, VerdictOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeOptions(Checked):
-    """Options of classes in a tree."""
+class ReportOptions(VerdictOptions, Edged, Resampled):
+    """Options of ``write_report``."""
 
     tree: Any = None
     """A tree of the classes, whose every level is judged: a YAML file of nested names, or sep:/ where the
     classes' own names are paths."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportOptions(VerdictOptions, TreeOptions, Edged, Resampled):
-    """Options of ``write_report``."""
-
     names: Annotated[tuple[str, str], PYTHON] = ("before", "after")
     """What the two models are called."""
     class_names: Annotated[tuple[str, ...], PYTHON] = ()
