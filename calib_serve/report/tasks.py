@@ -420,14 +420,13 @@ def _fact(contents: Contents, name: str, value: str, note: str, old: str | None)
 
 def judge_pair(pair: Predictions, asked: ReportOptions) -> Verdict:
     """The verdict on probabilities and labels, by the options of their report."""
-    how: dict[str, Any] = {"tolerance": asked.tolerance, "class_tolerance": asked.class_tolerance}
     beside: dict[str, Any] = {"groups": asked.groups, "class_names": asked.class_names}
     p, y = pair
     if asked.bounds is None:
-        return judge_probs(p, y, **how, **beside, sample_weight=asked.sample_weight)
+        return judge_probs(p, y, asked, **beside, sample_weight=asked.sample_weight)
     told: dict[str, Any] = {"labels": y, "weights": asked.sample_weight, "bounds": asked.bounds, **beside}
     scored = Scores(np.asarray(p), "probabilities", **told)
-    return judge(scored, **how)
+    return judge(scored, tolerance=asked.tolerance, class_tolerance=asked.class_tolerance)
 
 
 def prepare_report(
