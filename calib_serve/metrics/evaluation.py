@@ -115,10 +115,6 @@ class Evaluation(EstimateRecord):
     positive_bins: Bins | None = None
     remarks: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        counts = f"n={self.n}, classes={self.classes}"
-        return f"Evaluation({counts}, accuracy={self.accuracy}, ece={self.ece}, nll={self.nll})"
-
 
 def evaluate_probs(
     probs: Any,

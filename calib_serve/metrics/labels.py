@@ -74,6 +74,7 @@ class LabelsEvaluation(EstimateRecord):
     """
 
     HEADLINE = ("P(label)", "positive_ece", "positive_noise_floor")
+    _SHOWN = ("accuracy", "positive_ece", "nll")
 
     n: int
     bins: Bins
@@ -105,11 +106,6 @@ class LabelsEvaluation(EstimateRecord):
             for row in self.labels
         ]
         return {**super().as_dict(), "labels": rows}
-
-    def __repr__(self) -> str:
-        counts = f"n={self.n}, labels={len(self.labels)}"
-        found = f"accuracy={self.accuracy}, positive_ece={self.positive_ece}, nll={self.nll}"
-        return f"LabelsEvaluation({counts}, {found})"
 
 
 def checked_label_probs(
