@@ -352,10 +352,36 @@ class _CurveLike(Protocol):
     def high(self) -> Sequence[float]: ...
 
 
+def plot_curves(axes: Axes, lines: Iterable[_CurveLike], *, log_x: bool = False) -> Axes:
+    """Draw each line in its own colour and dash, its spread shaded."""
+    for i, line in enumerate(lines):
+        color = PALETTE[LINES[i % len(LINES)]]
+        marker = "o" if len(line.x) < 50 else ""
+        axes.plot(
+            line.x,
+            line.y,
+            color=color,
+            linestyle=_DASHES[i // 2 % len(_DASHES)],
+            marker=marker,
+            markersize=4,
+            label=line.label,
+        )
+        if line.low:
+            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.12, linewidth=0)
+    if log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+    _grid(axes)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return axes
+
+
 def draw_curves(
     lines: Iterable[_CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
-    """Draw each line in its own colour and dash, its spread shaded, in the report's style.
+    """Draw a figure of ``plot_curves``, in the report's style.
 
     Args:
         lines: Lines, with their names and spread.
@@ -366,19 +392,6 @@ def draw_curves(
     """
     with drawing():
         figure = Figure(figsize=(8, 4.4), layout="constrained")
-        axes = figure.subplots()
-        for i, line in enumerate(lines):
-            color, dash = PALETTE[LINES[i % len(LINES)]], _DASHES[i // 2 % len(_DASHES)]
-            how: dict[str, Any] = {"marker": "o" if len(line.x) < 50 else "", "markersize": 4}
-            axes.plot(line.x, line.y, color=color, linestyle=dash, label=line.label, **how)
-            if line.low:
-                axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.12, linewidth=0)
-        if log_x:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
-            axes.xaxis.set_minor_locator(NullLocator())
-        _grid(axes)
-        axes.set_ylim(bottom=0)
-        axes.legend()
+        axes = plot_curves(figure.subplots(), lines, log_x=log_x)
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
     return figure
