@@ -14,7 +14,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import finite
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.base import changed
-from calib_serve.core.options.evaluate import CompareOptions
+from calib_serve.core.options.evaluate import CompareOptions, MeasureOptions
 from calib_serve.fit.output.candidates import fit_by_name, methods_for, options_of
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.progress import Progress
@@ -132,8 +132,8 @@ def _measured(
 ) -> tuple[Evaluation | LabelsEvaluation, float]:
     """The metrics of a calibration, and the share of predictions that it moves."""
     probs, y, weights = artifact.of_logits(test.logits), test.labelled(), test.weights
-    how: dict[str, Any] = {"replicates": asked.replicates, "seed": asked.seed, "sample_weight": weights}
+    how = MeasureOptions(replicates=asked.replicates, seed=asked.seed)
     if test.is_multilabel:
-        return evaluate_label_probs(probs, y, **how), math.nan
+        return evaluate_label_probs(probs, y, how, sample_weight=weights), math.nan
     moved = np.average(probs.argmax(axis=1) != Tops.of(test.probs, y).predicted, weights=weights)
-    return evaluate_probs(probs, y, groups=test.clusters, **how), float(moved)
+    return evaluate_probs(probs, y, how, sample_weight=weights, groups=test.clusters), float(moved)

@@ -14,6 +14,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, FitError
+from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.core.text import a_few, percent
 from calib_serve.fit.facts import confusion_facts, tops_of
 from calib_serve.fit.folds import FOLDS, fits_of_folds, folds_of
@@ -118,8 +119,10 @@ def facts_of_probabilities(
     weight, groups, y = samples.weight, samples.groups, samples.labels
     verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
     if samples.is_multilabel:
-        how: dict[str, Any] = {"sample_weight": weight, "seed": seed}
-        plain, calibrated = (evaluate_label_probs(p, y, **how).estimates() for p in (before, after))
+        how = MeasureOptions(seed=seed)
+        plain, calibrated = (
+            evaluate_label_probs(p, y, how, sample_weight=weight).estimates() for p in (before, after)
+        )
         return HeldOutFacts(plain, calibrated, verdict)
     held = [HeldOut.of(p, y) for p in (before, after)]
     plain, calibrated = (
@@ -145,10 +148,9 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dic
         told = evaluate_probs(
             probs,
             samples.labels,
+            MeasureOptions(replicates=_DRAWS, seed=seed),
             sample_weight=samples.weight,
             groups=samples.groups,
-            replicates=_DRAWS,
-            seed=seed,
         ).estimates()
         found |= {name: told[name] for name in _BINNED if name in told}
     return found
@@ -216,18 +218,18 @@ def with_metrics(
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
     """
     weighing: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
-    how: dict[str, Any] = {"replicates": 200, "seed": seed}
+    how = MeasureOptions(replicates=200, seed=seed)
     moved = None
     before: Evaluation | LabelsEvaluation
     after: Evaluation | LabelsEvaluation
     if artifact.is_multilabel:
         before, after = (
-            evaluate_label_probs(p, labels, sample_weight=sample_weight, **how)
+            evaluate_label_probs(p, labels, how, sample_weight=sample_weight)
             for p in (sigmoid(logits), probs)
         )
     else:
         as_it_is = ProbsView(np.asarray(logits), "logits")
-        before, after = (evaluate_probs(p, labels, **weighing, **how) for p in (as_it_is, probs))
+        before, after = (evaluate_probs(p, labels, how, **weighing) for p in (as_it_is, probs))
         moved = Moved.of_probs(as_it_is, probs, labels, **weighing)
     plain, calibrated = (one.estimates() for one in (before, after))
     said = judge_probs(probs, labels, class_names=artifact.class_names, **weighing)

@@ -37,7 +37,6 @@ from calib_serve.metrics.smooth import NODES, on_grid, smoothed
 
 _THREADS = 2
 _OF_SOME = ("mce", "overconfidence_error", "underconfidence_error")  # errors that some of the bins make
-_ROWS_OF_A_RUN = 1 << 17  # rows of which one number each is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +143,7 @@ class Rows:
 def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
     """The sum of ``function`` over runs of rows that cover 0..n."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return _added(
-            pool.map(function, (slice(i, min(i + _ROWS_OF_A_RUN, n)) for i in range(0, n, _ROWS_OF_A_RUN)))
-        )
+        return _added(pool.map(function, row_slices((n, 1), size=1 << 17)))
 
 
 def _codes(values: Floats, bins: int, edges: Edges) -> Codes:

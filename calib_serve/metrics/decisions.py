@@ -106,9 +106,7 @@ def evaluate_abstention(
     codes = group_codes(groups, len(correct))
     kept = confidence >= threshold
     answered = share_of(kept, codes, level=level)
-    of_answers = Estimate(math.nan)
-    if kept.any():
-        of_answers = share_of(~correct[kept], None if codes is None else codes[kept], level=level)
+    of_answers = share_of(~correct, codes, level=level, among=kept)
     p = math.nan
     if promised_answered is not None and fitted_on is not None and codes is None:
         p = _p(int(kept.sum()), len(kept), promised_answered, fitted_on)
@@ -148,8 +146,21 @@ def open_set(
     return found
 
 
-def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
-    """The share of hits (n,) with its exact interval, of the effective number of samples under groups."""
+def share_of(
+    hits: NDArray[np.bool_],
+    codes: NDArray[np.intp] | None,
+    *,
+    level: float,
+    among: NDArray[np.bool_] | None = None,
+) -> Estimate:
+    """The share of hits (n,) with its exact interval, of the effective number of samples under groups.
+
+    Of those ``among`` which it is asked (n,) alone; NaN of none.
+    """
+    if among is not None:
+        hits, codes = hits[among], None if codes is None else codes[among]
+    if not len(hits):
+        return Estimate(math.nan)
     share = float(hits.mean())
     if codes is not None and (codes == codes[0]).all():  # how much groups vary cannot be told from one
         return Estimate(share)
@@ -326,12 +337,7 @@ def _by_class(
     codes: NDArray[np.intp] | None,
 ) -> tuple[Estimate, ...]:
     each = 1 - (1 - level) / max(1, len(np.unique(labels)))  # Bonferroni: all hold at once
-    found = []
-    for k in range(classes):
-        of_class = labels == k
-        part = None if codes is None else codes[of_class]
-        found.append(share_of(held[of_class], part, level=each) if of_class.any() else Estimate(math.nan))
-    return tuple(found)
+    return tuple(share_of(held, codes, level=each, among=labels == k) for k in range(classes))
 
 
 def _by_size(
@@ -341,7 +347,7 @@ def _by_size(
     for largest in (*_SIZES, int(size.max()) + 1):
         part = (size >= smallest) & (size <= largest)
         if part.any():
-            of_part = share_of(held[part], None if codes is None else codes[part], level=level)
+            of_part = share_of(held, codes, level=level, among=part)
             found.append(SizeGroup(int(size[part].min()), int(size[part].max()), int(part.sum()), of_part))
         smallest = largest + 1
     return tuple(found)
@@ -390,17 +396,13 @@ def evaluate_choice(
 
     Args:
         values: Costs, or 1 where a sample counts and 0 elsewhere (n,).
-        rows: Samples that the mean is over (n,).
+        rows: Samples that a share is of (n,); a mean cost is of all.
         goal: "cost", "precision", "recall" or "budget".
         promised: What was to be kept.
         level: Coverage of the interval, a fraction.
         groups: Which samples belong together (n,).
     """
     codes = group_codes(groups, len(values))
-    part = None if codes is None else np.unique(codes[rows], return_inverse=True)[1]
-    found = Estimate(math.nan)
-    if rows.any() and goal == "cost":
-        found = mean_interval(values, level=level, groups=part)
-    elif rows.any():
-        found = share_of(values[rows] == 1, part, level=level)
-    return ChoiceEvaluation(goal, found, promised)
+    if goal == "cost":
+        return ChoiceEvaluation(goal, mean_interval(values, level=level, groups=codes), promised)
+    return ChoiceEvaluation(goal, share_of(values == 1, codes, level=level, among=rows), promised)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import Estimate, EstimateRecord
@@ -115,22 +115,14 @@ class Evaluation(EstimateRecord):
     positive_bins: Bins | None = None
     remarks: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        counts = f"n={self.n}, classes={self.classes}"
-        return f"Evaluation({counts}, accuracy={self.accuracy}, ece={self.ece}, nll={self.nll})"
-
 
 def evaluate_probs(
     probs: Any,
     labels: ArrayLike,
+    options: MeasureOptions | None = None,
     *,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
-    level: float = MeasureOptions.level,
-    replicates: int = MeasureOptions.replicates,
-    bins: int = MeasureOptions.bins,
-    edges: Edges = MeasureOptions.edges,
-    seed: int = MeasureOptions.seed,
 ) -> Evaluation:
     """Evaluate probabilities with intervals.
 
@@ -139,25 +131,21 @@ def evaluate_probs(
     Args:
         probs: Probabilities (n, K), an array or a view of scores.
         labels: Class ids (n,).
+        options: How it is measured; None: the defaults.
         sample_weight: (n,); None: all weigh the same.
         groups: Which samples belong together (n,), numbers or text; None: each is its own.
-        level: Coverage of the intervals, a fraction.
-        replicates: Draws that the intervals of errors are made of; 0: none of those.
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-        seed: Seed of the random draws.
 
-    >>> e = evaluate_probs([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
+    >>> e = evaluate_probs([[0.7, 0.3], [0.6, 0.4]], [0, 1], MeasureOptions(bins=10, replicates=0))
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
-    options = MeasureOptions(level=level, replicates=replicates, bins=bins, edges=edges, seed=seed)
+    asked = options or MeasureOptions()
     p, y = (probs, np.asarray(labels)) if isinstance(probs, ProbsView) else checked(probs, labels)
     # Counts stay counts: divided by their mean they would not say how many rows there are.
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     p, y, _, codes = weighing_rows(p, y, sample_weight, groups)
-    rows = Rows.of(p, y, None if raw is None else raw[raw > 0], codes, bins=options.bins, edges=options.edges)
-    found, top, of_event = estimates(rows, options)
+    rows = Rows.of(p, y, None if raw is None else raw[raw > 0], codes, bins=asked.bins, edges=asked.edges)
+    found, top, of_event = estimates(rows, asked)
     return Evaluation(n=len(y), classes=p.shape[1], bins=top, positive_bins=of_event, **dict[str, Any](found))
 
 
@@ -199,7 +187,7 @@ def evaluate(
     if y.ndim > 1:
         raise InputError("soft labels are for fits, nll and brier; evaluate wants one class a sample")
     beside: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters}
-    metrics = evaluate_probs(found.probs, y, **beside, **fields_of(MeasureOptions, asked))
+    metrics = evaluate_probs(found.probs, y, asked, **beside)
     of_two = found.classes == 2
     more = measures_of_decisions(found.probs[:], y, **beside, level=asked.level) if of_two else {}
     return replace(metrics, **more, remarks=found.remarks)

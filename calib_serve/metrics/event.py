@@ -209,6 +209,7 @@ class EventEvaluation(EstimateRecord):
     """
 
     _ENDS = ("value", "low", "high")
+    _SHOWN = ()
 
     n: int
     events: int
@@ -222,10 +223,6 @@ class EventEvaluation(EstimateRecord):
     e90: Estimate
     brier: Estimate
     nll: Estimate
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={e}" for name, e in self.estimates().items())
-        return f"EventEvaluation(n={self.n}, events={self.events}, {shown})"
 
 
 def evaluate_event(

@@ -17,7 +17,6 @@ import numpy as np
 from calib_serve.core.arrays import Codes
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
-from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.evaluate import MeasureOptions, VerdictOptions
 from calib_serve.metrics.conclusion import Verdict, of_own_samples
 from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
@@ -223,15 +222,13 @@ def evaluate_levels(
     Raises:
         InputError: For scores of other classes than the tree's, or where any number of labels may be true.
     """
-    measured = fields_of(MeasureOptions, measure or MeasureOptions())
-    judged = fields_of(VerdictOptions, judge or VerdictOptions())
 
     def one(level: int) -> LevelEvaluation:
         found = tree.at(scores, level)
         p, y, names = found.probs, found.labelled(), found.class_names
         beside: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters}
-        metrics = evaluate_probs(p, y, **beside, **measured)
-        verdict = judge_probs(p, y, class_names=names, **beside, **judged)
+        metrics = evaluate_probs(p, y, measure, **beside)
+        verdict = judge_probs(p, y, judge, **beside, class_names=names)
         return LevelEvaluation(level, names, metrics, of_own_samples(verdict, own) if own else verdict)
 
     return tuple(map(one, range(1, tree.depth + 1)))

@@ -109,6 +109,13 @@ class EstimateRecord:
     HEADLINE: ClassVar[tuple[str, str, str]]
     """What the ECE to be named first is of, its name, and that of the ECE that chance alone gives."""
     _ENDS: ClassVar[tuple[str, ...]] = ("value", "debiased", "low", "high")
+    _SHOWN: ClassVar[tuple[str, ...]] = ("accuracy", "ece", "nll")
+    """Metrics in the record's ``repr``; none: all of them."""
+
+    def __repr__(self) -> str:
+        found = self.estimates()
+        shown = {**self.counts(), **{name: found[name] for name in self._SHOWN or found}}
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
     def estimates(self) -> dict[str, Estimate]:
         """The metrics by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import Codes, Floats, some_of
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed
-from calib_serve.core.options.evaluate import JudgeOptions
+from calib_serve.core.options.evaluate import JudgeOptions, VerdictOptions
 from calib_serve.core.text import percent, points
 from calib_serve.metrics.conclusion import (
     CALIBRATE,
-    TOLERANCE,
     Line,
     Tested,
     Verdict,
@@ -57,8 +56,7 @@ class _Sample:
     was_second: Floats
     groups: Codes | None
     names: tuple[str, ...]
-    tolerance: float
-    of_class: float
+    asked: VerdictOptions
     weight: Floats | None = None
 
     @classmethod
@@ -69,8 +67,7 @@ class _Sample:
         *,
         groups: Codes | None,
         names: tuple[str, ...],
-        tolerance: float,
-        of_class: float,
+        asked: VerdictOptions,
         weight: Floats | None = None,
     ) -> _Sample:
         """Read probabilities (n, K) block by block, with class ids (n,)."""
@@ -84,7 +81,7 @@ class _Sample:
             below = block.argmax(axis=1)
             second[rows] = np.minimum(np.clip(block[at, below], 0, 1), 1 - first[rows])
             predicted[rows], right[rows], was[rows] = top, y[rows] == top, y[rows] == below
-        return cls(predicted, first, right, second, was, groups, names, tolerance, of_class, weight)
+        return cls(predicted, first, right, second, was, groups, names, asked, weight)
 
     def spaced(self) -> _Sample:
         """All samples, or some spread over very many, for the costly test of shape."""
@@ -100,9 +97,8 @@ class _Sample:
 def judge_probs(
     probs: ArrayLike,
     labels: ArrayLike,
+    options: VerdictOptions | None = None,
     *,
-    tolerance: float = TOLERANCE,
-    class_tolerance: float | None = None,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     class_names: Sequence[str] = (),
@@ -114,17 +110,16 @@ def judge_probs(
     Args:
         probs: Probabilities (n, K), an array or a view of scores; (n, L) of a multi-label model.
         labels: Class ids (n,); (n, L) of 0 and 1, which are judged label by label.
-        tolerance: Largest mean gap that counts as calibrated, a fraction.
-        class_tolerance: The same of a class or label judged alone.
+        options: Tolerances; None: the defaults.
         sample_weight: (n,); None: all weigh the same.
         groups: Which samples belong together (n,), numbers or text; None: each is its own.
         class_names: Name of each class; ids where there are none.
 
     Raises:
-        InputError: Where a value is out of its range, or a multi-label model's samples have groups.
+        InputError: For arrays that cannot be right, or where a multi-label model's samples have groups.
         ShapeError: Where shapes do not fit.
     """
-    single, several = _class_tolerance(tolerance, class_tolerance), np.ndim(labels) == 2
+    asked, several = options or VerdictOptions(), np.ndim(labels) == 2
     if several:
         check_ungrouped(groups)
     p: Any
@@ -138,14 +133,14 @@ def judge_probs(
     if len(names) != p.shape[1]:
         raise ShapeError(f"{p.shape[1]} {'labels' if several else 'classes'} but {len(names)} class names")
     if several:
-        return _judged_labels(np.asarray(p, np.float64), y, names, weight, (tolerance, single))
+        return _judged_labels(np.asarray(p, np.float64), y, names, weight, asked)
     n = len(p)
     # By then bounds lie far below any usual tolerance; more rows would only take time.
     if n > MOST_SAMPLES_JUDGED:
         some = some_of(n, MOST_SAMPLES_JUDGED)
         p, y, codes = p.take(some, axis=0), y[some], _codes(None if codes is None else codes[some])
         weight = None if weight is None else weight[some]
-    sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, tolerance=tolerance, of_class=single)
+    sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, asked=asked)
     lines = _of_confidence(sample)
     if p.shape[1] == 2:
         # The first required line speaks for the whole, and P(y = 1) bounds the confidence's gap.
@@ -158,11 +153,11 @@ def judge_probs(
         spread = sample.spaced()
         pairs = Pair(spread.first, spread.right), Pair(spread.second, spread.was_second)
         shape = shape_of_top_two(*pairs, spread.predicted, spread.groups, spread.weight)
-        lines += [_of_totals(p, y, sample), _of_shape(shape, tolerance)]
+        lines += [_of_totals(p, y, sample), _of_shape(shape, asked.tolerance)]
     found = conclude(
         lines,
         n=len(p),
-        of_class=single,
+        of_class=asked.of_class,
         small=small,
         kinds=p.shape[1],
         opening=_opening(sample, n),
@@ -186,36 +181,22 @@ def _turned_around(s: _Sample) -> str:
     )
 
 
-def _class_tolerance(tolerance: float, given: float | None) -> float:
-    """The tolerance of a class alone, by default half as much again; InputError for what is none."""
-    single = min(1.5 * tolerance, 0.999) if given is None else given
-    if not (0 < tolerance < 1 and 0 < single < 1):
-        raise InputError(
-            f"tolerance must lie between 0 and 1, got {tolerance if given is None else (tolerance, given)}; "
-            "0.02 means two points"
-        )
-    return single
-
-
 def _of_confidence(s: _Sample) -> list[Line]:
+    tolerance = s.asked.tolerance
     cells = finest(
-        lambda b: Cells.of(s.first, s.right, equal_mass(s.first, b), s.groups, s.weight), s.tolerance
+        lambda b: Cells.of(s.first, s.right, equal_mass(s.first, b), s.groups, s.weight), tolerance
     )
     way = direction(cells, ("overconfident", "underconfident", "too sure in some ranges and not in others"))
     said = f"{way}, on average {points(cells.error)} off"
-    return [
-        line_of(
-            "confidence", "the predicted class's confidence", cells, said, s.tolerance,
-            required=len(s.names) != 2,
-        )
-    ]  # fmt: skip
+    what = "the predicted class's confidence"
+    return [line_of("confidence", what, cells, said, tolerance, required=len(s.names) != 2)]
 
 
 def _of_positive(s: _Sample) -> list[Line]:
     """Test P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
     is_one, (p, came) = s.predicted == 1, _event(s)
     share = float(is_one.mean())
-    tolerance = held_to(s.tolerance, float(np.average(came, weights=s.weight)), len(came))
+    tolerance = held_to(s.asked.tolerance, float(np.average(came, weights=s.weight)), len(came))
 
     def split(cells: int) -> Cells:
         above = max(round(cells * share), 1)
@@ -230,7 +211,7 @@ def _of_positive(s: _Sample) -> list[Line]:
     some = s.spaced()
     return [
         line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
-        _of_shape(shape_of_event(*_event(some), some.groups, some.weight), s.tolerance),
+        _of_shape(shape_of_event(*_event(some), some.groups, some.weight), s.asked.tolerance),
         *_of_events(s, p, came),
     ]
 
@@ -320,13 +301,13 @@ def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
     whole = Cells.of(s.first, s.right, s.predicted, s.groups, s.weight)
     worst = min(gaps, key=lambda g: g.cells.p)
     said = f"of the {len(s.names)} classes, predictions are on average {points(whole.error)} off"
-    lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance)]
+    lines = [line_of("classes", "the predicted classes together", whole, said, s.asked.tolerance)]
     for gap in gaps:
         what = f"predictions of class “{gap.name}”" if gap.name is not None else "classes not judged alone"
         name = "class" if gap.name is not None else "rest"
-        lines.append(line_of(name, what, gap.cells, gap.says, s.of_class, required=True))
+        lines.append(line_of(name, what, gap.cells, gap.says, s.asked.of_class, required=True))
     # Which class it is says more than that there is one.
-    if len(gaps) * worst.cells.p < RISK and not worst.cells.within(s.of_class):
+    if len(gaps) * worst.cells.p < RISK and not worst.cells.within(s.asked.of_class):
         lines[0] = replace(lines[0], says=worst.says)
     return lines
 
@@ -335,7 +316,7 @@ def _of_totals(p: NDArray[np.floating[Any]], y: Codes, s: _Sample) -> Line:
     found = class_totals(p, y, s.predicted, s.groups, s.weight)
     said = f"class “{s.names[found.k]}” is expected {found.expected:,.0f} times and occurs {found.occurs:,}"
     size, what = abs(found.gap), "how often each class occurs"
-    tested = Tested("totals", what, found.p, size, found.most, s.of_class, required=False)
+    tested = Tested("totals", what, found.p, size, found.most, s.asked.of_class, required=False)
     return Line(tested, f"{said} times", size)
 
 
@@ -357,17 +338,16 @@ def _opening(s: _Sample, n: int) -> str:
 
 
 def _judged_labels(
-    p: Floats, y: Codes, names: Sequence[str], weight: Floats | None, tolerances: tuple[float, float]
+    p: Floats, y: Codes, names: Sequence[str], weight: Floats | None, asked: VerdictOptions
 ) -> Verdict:
     """Judge probabilities of labels (n, L) against whether each is true (n, L), 0 or 1.
 
-    The mean absolute gap of P(label), over cells of each label, must be below the first tolerance, and each
-    label's own below the second.
+    The mean absolute gap of P(label), over cells of each label, must be below the tolerance, and each label's
+    own below that of a label alone.
     """
-    of_all, of_each = tolerances
-    lines = [_of_all(p, y, of_all, weight)]
+    lines = [_of_all(p, y, asked.tolerance, weight)]
     for k, name in enumerate(names):
-        lines += _of_label(p[:, k], y[:, k], name, weight, tolerance=of_each)
+        lines += _of_label(p[:, k], y[:, k], name, weight, tolerance=asked.of_class)
     return conclude(lines, n=len(p), kinds=len(names), opening=_opening_of_labels(p, y, weight))
 
 
@@ -446,20 +426,18 @@ def judge(
     y = scored.labelled()
     if y.ndim > 1 and not scored.is_multilabel:
         raise InputError("soft labels are for fits, nll and brier; a verdict wants one class a sample")
-    how: dict[str, Any] = {
-        "tolerance": asked.tolerance,
-        "class_tolerance": asked.class_tolerance,
-        "sample_weight": scored.weights,
-        "groups": scored.clusters,
-        "class_names": scored.class_names,
-    }
-    found = judge_probs(scored.probs[:] if scored.is_multilabel else scored.probs, y, **how)
+
+    def judged(probs: Any) -> Verdict:
+        beside: dict[str, Any] = {"sample_weight": scored.weights, "groups": scored.clusters}
+        return judge_probs(probs, y, asked, **beside, class_names=scored.class_names)
+
+    found = judged(scored.probs[:] if scored.is_multilabel else scored.probs)
     if scored.bounds is not None and np.ptp(scored.bounds, axis=1).any():
-        found = _within_bounds(found, scored, how)
+        found = _within_bounds(found, scored, judged)
     return replace(found, reasons=(*found.reasons, *scored.remarks))
 
 
-def _within_bounds(found: Verdict, scored: Scores, how: dict[str, Any]) -> Verdict:
+def _within_bounds(found: Verdict, scored: Scores, judged: Callable[[Any], Verdict]) -> Verdict:
     """The verdict where it holds for every confidence within the bounds, else that no error was found.
 
     In cells of like predictions the confidences are moved between their bounds: as near to the share that is
@@ -478,7 +456,7 @@ def _within_bounds(found: Verdict, scored: Scores, how: dict[str, Any]) -> Verdi
         parts = [np.clip((right - least) / np.maximum(most - least, 1e-12), 0, 1)]
     else:
         parts = [(right - least < most - right).astype(np.float64), np.zeros(len(right)), np.ones(len(right))]
-    moved = [judge_probs(scored.with_confidence(low + part[cell] * (high - low)), y, **how) for part in parts]
+    moved = [judged(scored.with_confidence(low + part[cell] * (high - low))) for part in parts]
     if all(one.level == found.level for one in moved):
         widest = max(moved, key=lambda one: sum(test.most for test in one.tests if test.required))
         return found if found.level == "off" else replace(widest, reasons=found.reasons)

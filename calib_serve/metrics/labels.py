@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Floats, are_counts, as_array, as_floats, repeated
-from calib_serve.core.bins import Bins, Edges, bin_index
+from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.metrics.intervals import Estimate, EstimateRecord, mean_interval, wilson_interval
 from calib_serve.metrics.plausible import Drawn
@@ -74,6 +74,7 @@ class LabelsEvaluation(EstimateRecord):
     """
 
     HEADLINE = ("P(label)", "positive_ece", "positive_noise_floor")
+    _SHOWN = ("accuracy", "positive_ece", "nll")
 
     n: int
     bins: Bins
@@ -105,11 +106,6 @@ class LabelsEvaluation(EstimateRecord):
             for row in self.labels
         ]
         return {**super().as_dict(), "labels": rows}
-
-    def __repr__(self) -> str:
-        counts = f"n={self.n}, labels={len(self.labels)}"
-        found = f"accuracy={self.accuracy}, positive_ece={self.positive_ece}, nll={self.nll}"
-        return f"LabelsEvaluation({counts}, {found})"
 
 
 def checked_label_probs(
@@ -151,13 +147,9 @@ def confidence_of_labels(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Flo
 def evaluate_label_probs(
     probs: ArrayLike,
     labels: ArrayLike,
+    options: MeasureOptions | None = None,
     *,
     sample_weight: ArrayLike | None = None,
-    level: float = MeasureOptions.level,
-    replicates: int = MeasureOptions.replicates,
-    bins: int = MeasureOptions.bins,
-    edges: Edges = MeasureOptions.edges,
-    seed: int = MeasureOptions.seed,
 ) -> LabelsEvaluation:
     """Evaluate probabilities of labels with intervals.
 
@@ -169,18 +161,15 @@ def evaluate_label_probs(
     Args:
         probs: Probabilities (n, L).
         labels: Whether each is true (n, L), 0 or 1.
+        options: How it is measured; None: the defaults.
         sample_weight: (n,); None: all weigh the same.
-        level: Coverage of the intervals, a fraction.
-        replicates: Draws that the intervals of ECEs are made of; 0: none of those.
-        bins: Number of bins, of equal width.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-        seed: Seed of the draws.
 
-    >>> e = evaluate_label_probs([[0.7, 0.2], [0.6, 0.2]], [[1, 0], [0, 0]], bins=1, replicates=0)
+    >>> one_bin = MeasureOptions(bins=1, replicates=0)
+    >>> e = evaluate_label_probs([[0.7, 0.2], [0.6, 0.2]], [[1, 0], [0, 0]], one_bin)
     >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels
     (0.175, 0.75)
     """
-    options = MeasureOptions(level=level, replicates=replicates, bins=bins, edges=edges, seed=seed)
+    asked = options or MeasureOptions()
     p, y = checked_label_probs(probs, labels)
     if checked_weights(sample_weight, len(p)) is not None:
         raw = as_floats(sample_weight, "sample_weight")
@@ -190,14 +179,14 @@ def evaluate_label_probs(
     p, y, given, _ = weighing_rows(p, y, sample_weight)
     w = np.ones(len(p)) if given is None else given
     n, count = p.shape
-    draw = Drawn.by(options)
-    binning: dict[str, Any] = {"bins": options.bins, "edges": options.edges}
+    draw, level = Drawn.by(asked), asked.level
+    binning: dict[str, Any] = {"bins": asked.bins, "edges": asked.edges}
     rows, events, means = [], [], np.zeros((4, n))
     # The labels of a sample move together: its part in the errors of all of them, towards the side on which
     # their bins are off, and its part in the gap of each bin of decisions; with the squares of each alone.
     pull, pulls_alone = np.zeros(n), 0.0
-    decisions, parts = Bins.zeros(options.bins), np.zeros((n, options.bins))
-    parts_alone = np.zeros(options.bins)
+    decisions, parts = Bins.zeros(asked.bins), np.zeros((n, asked.bins))
+    parts_alone = np.zeros(asked.bins)
     for k in range(count):
         column, came_true = np.clip(p[:, k].astype(np.float64), 0, 1), y[:, k]
         confidence, right = confidence_of_labels(column, came_true)
@@ -211,7 +200,7 @@ def evaluate_label_probs(
         decisions += Bins.tally(confidence, right, weight=w, **binning)
         errors, code = w * (confidence - right), bin_index(confidence, **binning)
         parts[np.arange(n), code] += errors
-        parts_alone += np.bincount(code, errors**2, options.bins)
+        parts_alone += np.bincount(code, errors**2, asked.bins)
     accuracy, mean_confidence, brier, nll = (mean_interval(m, level=level, weight=w) for m in means / count)
     # Bins of all labels one beside another: their ECE is the mean of the labels'.
     every = Bins(*(np.concatenate([getattr(b, name) for b in events]) for name in _SUMS))
@@ -279,5 +268,4 @@ def evaluate_labels(
     if not found.is_multilabel:
         raise InputError(f"these scores are {found.outputs}, one class a sample: evaluate measures them")
     check_ungrouped(found.groups)
-    how = fields_of(MeasureOptions, asked)
-    return evaluate_label_probs(found.probs[:], found.labelled(), sample_weight=found.weights, **how)
+    return evaluate_label_probs(found.probs[:], found.labelled(), asked, sample_weight=found.weights)

@@ -26,20 +26,15 @@ from calib_serve.metrics.samples import (
 )
 
 
-def soft_or_hard(
-    probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+def _soft(
+    probs: ArrayLike, labels: NDArray[Any], sample_weight: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
     """Check probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None."""
-    y = as_array(labels, "labels")
-    if y.ndim != 2:
-        p, ids = checked(probs, y)
-        shares = np.eye(p.shape[1])[ids]
-    else:
-        p, _ = checked(probs, np.zeros(len(y), np.intp))
-        shares = as_floats(y, "labels")
-        whole = shares.shape == p.shape and bool((shares >= 0).all())
-        if not whole or np.abs(shares.sum(axis=1) - 1).max() > 1e-6:
-            raise InputError(f"soft labels are {p.shape}, shares that sum to 1; got {shares.shape}")
+    p, _ = checked(probs, np.zeros(len(labels), np.intp))
+    shares = as_floats(labels, "labels")
+    whole = shares.shape == p.shape and bool((shares >= 0).all())
+    if not whole or np.abs(shares.sum(axis=1) - 1).max() > 1e-6:
+        raise InputError(f"soft labels are {p.shape}, shares that sum to 1; got {shares.shape}")
     return p.astype(np.float64), shares, checked_weights(sample_weight, len(p))
 
 
@@ -62,9 +57,9 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
-    if as_array(labels, "labels").ndim != 2:
-        return _mean_loss(probs, labels, sample_weight, "nll")
-    p, q, w = soft_or_hard(probs, labels, sample_weight)
+    if (y := as_array(labels, "labels")).ndim != 2:
+        return _mean_loss(probs, y, sample_weight, "nll")
+    p, q, w = _soft(probs, y, sample_weight)
     with np.errstate(invalid="ignore"):
         losses = np.where(q > 0, q * negative_log(p), 0).sum(axis=1)
     return float(np.average(losses, weights=w))
@@ -81,9 +76,9 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
     >>> brier([[0.5, 0.5]], [0])
     0.5
     """
-    if as_array(labels, "labels").ndim != 2:
-        return _mean_loss(probs, labels, sample_weight, "brier")
-    p, q, w = soft_or_hard(probs, labels, sample_weight)
+    if (y := as_array(labels, "labels")).ndim != 2:
+        return _mean_loss(probs, y, sample_weight, "brier")
+    p, q, w = _soft(probs, y, sample_weight)
     return float(np.average(np.einsum("nk,nk->n", p - q, p - q), weights=w))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import are_counts, as_floats, repeated
-from calib_serve.core.options.evaluate import ReportOptions
+from calib_serve.core.options.evaluate import MeasureOptions, ReportOptions
 from calib_serve.core.text import p_value, percent
 from calib_serve.metrics import (
     CALIBRATE,
@@ -41,9 +41,9 @@ class How(ReportOptions):
     artifact: Artifact | None = None
 
     @property
-    def measured(self) -> dict[str, Any]:
-        """The options of ``evaluate`` and ``paired_changes``."""
-        return {"bins": self.bins, "edges": self.edges, "replicates": self.replicates, "seed": self.seed}
+    def measured(self) -> MeasureOptions:
+        """How the samples are measured."""
+        return MeasureOptions(bins=self.bins, edges=self.edges, replicates=self.replicates, seed=self.seed)
 
     @cached_property
     def rows(self) -> NDArray[np.intp] | None:

@@ -186,7 +186,7 @@ class _Multiclass:
         positive = _curves(names, colors, events, [p[:, 1] for p, _ in pairs], how)
 
         def side(i: int, pair: Checked, rows: Checked) -> ComparedClassifier:
-            found = evaluate_probs(pair[0], pair[1], **how.weighing, **how.measured)
+            found = evaluate_probs(*pair, how.measured, **how.weighing)
             if of_two:
                 found = replace(found, **measures_of_decisions(*pair, **how.weighing))
             return ComparedClassifier(
@@ -212,7 +212,8 @@ class _Multiclass:
 
     def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
         before, after = _drawn(pairs, how)
-        changes = paired_changes(before[0], *after, groups=how.groups_of_rows, **how.measured)
+        asked = fields_of(MeasureOptions, how.measured)
+        changes = paired_changes(before[0], *after, groups=how.groups_of_rows, **asked)
         if how.sample_weight is not None:
             # Tests take rows repeated by their weights, and metrics the weights themselves.
             old, new = (side.metrics.estimates() for side in sides)
@@ -337,8 +338,8 @@ class _Multilabel:
 
     def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[ComparedModel, ...]:
         check_ungrouped(how.groups)
-        how_to = {**how.measured, "sample_weight": how.sample_weight}
-        found = [evaluate_label_probs(*pair, **how_to) for pair in pairs]
+        weight = how.sample_weight
+        found = [evaluate_label_probs(*pair, how.measured, sample_weight=weight) for pair in pairs]
         colors = _colors(len(pairs), how)
         return tuple(
             ComparedModel(name, color, reliability_of(metrics.bins), metrics=metrics)
@@ -420,14 +421,13 @@ def _fact(contents: Contents, name: str, value: str, note: str, old: str | None)
 
 def judge_pair(pair: Predictions, asked: ReportOptions) -> Verdict:
     """The verdict on probabilities and labels, by the options of their report."""
-    how: dict[str, Any] = {"tolerance": asked.tolerance, "class_tolerance": asked.class_tolerance}
     beside: dict[str, Any] = {"groups": asked.groups, "class_names": asked.class_names}
     p, y = pair
     if asked.bounds is None:
-        return judge_probs(p, y, **how, **beside, sample_weight=asked.sample_weight)
+        return judge_probs(p, y, asked, **beside, sample_weight=asked.sample_weight)
     told: dict[str, Any] = {"labels": y, "weights": asked.sample_weight, "bounds": asked.bounds, **beside}
     scored = Scores(np.asarray(p), "probabilities", **told)
-    return judge(scored, **how)
+    return judge(scored, tolerance=asked.tolerance, class_tolerance=asked.class_tolerance)
 
 
 def prepare_report(
@@ -490,7 +490,7 @@ def _levels(pair: Checked, how: How) -> tuple[LevelEvaluation, ...]:
     beside: dict[str, Any] = {"weights": how.sample_weight, "groups": how.groups}
     of_labels = y.ndim > 1
     scores = Scores(p, "label_probabilities" if of_labels else "probabilities", y, names, **beside)
-    return evaluate_levels(scores, Tree.of(how.tree, names), MeasureOptions(**how.measured), how, how.own)
+    return evaluate_levels(scores, Tree.of(how.tree, names), how.measured, how, how.own)
 
 
 def _refuse_other_samples(pairs: Sequence[Checked]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
+from calib_serve.core.options.evaluate import VerdictOptions
 from calib_serve.metrics.gaps import Cells, class_gaps, class_totals, equal_mass, finest
 from calib_serve.metrics.judging import _of_all, _of_classes, _of_label, _Sample
 from calib_serve.metrics.shape import (
@@ -418,7 +419,7 @@ def test_both_sides_of_a_half_have_cells_by_their_share(share: float) -> None:
 
 
 def _of(p: np.ndarray, y: np.ndarray, names: tuple[str, ...]) -> _Sample:
-    return _Sample.of(p, y, groups=None, names=names, tolerance=0.03, of_class=0.045)
+    return _Sample.of(p, y, groups=None, names=names, asked=VerdictOptions(tolerance=0.03))
 
 
 def test_of_two_that_are_equal_the_first_is_predicted_and_the_other_is_the_second() -> None:

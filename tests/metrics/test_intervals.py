@@ -61,6 +61,15 @@ def test_intervals_hold_their_estimate_and_are_the_same_for_the_same_seed() -> N
     assert wider.nll.high > found.nll.high
 
 
+def test_a_record_is_shown_by_its_main_metrics_and_in_a_notebook_by_all() -> None:
+    found = metrics.evaluate([[0.75, 0.25], [0.65, 0.35]], [0, 1], replicates=0)
+    main = f"accuracy={found.accuracy}, ece={found.ece}, nll={found.nll}"
+    assert repr(found) == f"Evaluation(n=2, classes=2, {main})"
+    page = found._repr_html_()
+    assert "2 n, 2 classes" in page
+    assert all(name in page and f"{e.value:.4f}" in page for name, e in found.estimates().items())
+
+
 def test_infinite_and_undefined_metrics_are_told_as_such() -> None:
     found = metrics.evaluate([[1.0, 0.0], [1.0, 0.0]], [1, 1], replicates=20, outputs="probabilities")
     assert found.nll.value == math.inf

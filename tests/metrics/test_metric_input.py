@@ -43,6 +43,18 @@ BAD = {
 OF_SOFT_LABELS = (metrics.brier, metrics.nll)
 
 
+def test_soft_labels_are_shares_of_the_classes() -> None:
+    p, q = np.array([[0.8, 0.2], [1.0, 0.0]]), np.array([[0.5, 0.5], [1.0, 0.0]])
+    # Of a share of 0 the logarithm does not count, and a weight of 3 is three rows.
+    nll, brier = -np.log(0.8 * 0.2) / 2, 2 * 0.3**2
+    assert metrics.nll(p, q, sample_weight=[1, 3]) == pytest.approx(nll / 4)
+    assert metrics.brier(p, q, sample_weight=[1, 3]) == pytest.approx(brier / 4)
+    for wrong in (q[:, :1], q[:1], q * 1.1, q - [[1, -1], [0, 0]], np.where(q == 1, np.nan, q)):
+        for metric in OF_SOFT_LABELS:
+            with pytest.raises((InputError, ShapeError)):
+                metric(p, wrong)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_every_metric_refuses(case: str) -> None:
     probs, labels, error, message = BAD[case]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from sklearn.datasets import load_wine
 from sklearn.naive_bayes import GaussianNB
 
 from calib_serve.core.errors import CalibServeError
-from calib_serve.report import reliability
+from calib_serve.report import draw_curves, reliability
 from calib_serve.report.displays import ReliabilityDisplay
 from calib_serve.scores import softmax
 
@@ -116,3 +118,14 @@ def test_weights_of_an_event_are_as_many_rows() -> None:
 def test_what_cannot_be_drawn_is_refused(y, p, more) -> None:
     with pytest.raises(CalibServeError):
         ReliabilityDisplay.from_predictions(y, p, **more)
+
+
+def test_each_curve_has_its_own_look_and_its_spread() -> None:
+    x, y, spread = [1, 10, 100], [0.1, 0.2, 0.3], {"low": [0.0, 0.1, 0.2], "high": [0.2, 0.3, 0.4]}
+    bare = SimpleNamespace(label="bare", x=x, y=y, low=[], high=[])
+    lines = [bare, *(SimpleNamespace(label=str(i), x=x, y=y, **spread) for i in range(6))]
+    (axes,) = draw_curves(lines, title="t", x_label="samples", y_label="ECE", log_x=True).axes
+    assert [line.get_label() for line in axes.lines] == [line.label for line in lines]
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == len(lines)
+    assert len(axes.collections) == 6
+    assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "samples", "ECE")

@@ -85,6 +85,15 @@ class VerdictOptions(Tolerant):
     class_tolerance: float | None = None
     """The tolerance for a class or label alone; by default 1.5 times the other one."""
 
+    @property
+    def of_class(self) -> float:
+        """The tolerance for a class or label alone."""
+        return min(1.5 * self.tolerance, 0.999) if self.class_tolerance is None else self.class_tolerance
+
+    def _check(self) -> None:
+        check_between("tolerance", self.tolerance)
+        check_between("class_tolerance", self.of_class)
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(ScoresOptions, VerdictOptions):
