@@ -144,7 +144,7 @@ def fit_unlabelled(scores: Scores, method: str) -> Artifact:
     if scores.is_multilabel:
         raise InputError(f"{method} calibration is of classes of which one is true, not of labels")
     nobody = np.zeros(len(scores), np.intp)  # in place of labels, which no fact below is made of
-    samples = Samples.of(replace(scores, labels=nobody, sources=None))
+    samples = Samples.of(replace(scores, labels=nobody))
     # Divided by no mean, a class could get any probability.
     never = np.flatnonzero((softmax(scores.logits) < 2 * LEAST).all(axis=0))
     if scores.outputs in PROBABILITIES and len(never):

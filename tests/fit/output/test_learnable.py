@@ -65,6 +65,16 @@ def test_what_a_poor_set_lacks_is_said_by_every_method_or_the_fit_is_refused(met
         assert probs.max() < 1
 
 
+def test_of_a_set_that_lacks_nothing_nothing_is_said() -> None:
+    assert fit_by_name("temperature", Z, Y).fit.remarks == ()
+    assert fit_by_name("temperature", *draw(20)).fit.remarks == ()
+    (said,) = fit_by_name("temperature", Samples.of(Z, Y, class_weight=[1, 1, 1, 0])).fit.remarks
+    assert said.startswith("1 of 4 classes have no sample (3)")
+    tied = Z.copy()
+    tied[:5, :2] = 1 + tied[:5].max(axis=1, keepdims=True)
+    assert any("in 5 of 120 rows" in said for said in fit_by_name("temperature", tied, Y).fit.remarks)
+
+
 def test_copies_of_a_row_share_its_fold_and_many_alike_are_spread() -> None:
     z, y = draw(200)
     twice = Samples.of(np.concatenate([z, z]), np.concatenate([y, y]))

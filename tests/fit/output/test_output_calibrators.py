@@ -13,7 +13,7 @@ from too_sure import draw
 from calib_serve import Artifact, calibrate
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name
-from calib_serve.fit.output.ece_grid import GRIDS, fit_temperature_ece
+from calib_serve.fit.output.ece_grid import GRIDS, Gaps, ece_of_grid, fit_temperature_ece
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir, odir
 from calib_serve.fit.output.mixture import base
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
@@ -34,6 +34,7 @@ def test_it_gives_distributions_certifies_itself_and_comes_back_from_disk(method
     probs = artifact.probs(logits)
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-12)
     assert (probs >= 0).all()
+    assert artifact.fit.facts.get("seed", 0) == 0
     assert artifact.reference is not None
     assert artifact.reference.ece() == pytest.approx(ece(probs, labels), abs=1e-9)
     assert list(artifact.reference_classes) == np.bincount(probs.argmax(axis=1), minlength=4).tolist()
@@ -135,6 +136,22 @@ def test_odir_with_a_huge_lambda_is_vector_scaling_and_with_a_small_one_fits_bet
     assert fitted.fit["nll_after"] < problem.nll(stiff) + 1e-3
 
 
+@pytest.mark.parametrize("method", ["structured-vector", "structured-matrix", "ms-odir", "dirichlet-odir"])
+def test_the_objective_is_the_nll_and_the_penalty_of_the_paper(method: str):
+    logits, labels = draw(300)
+    artifact = fit_by_name(method, logits, labels)
+    fit, (step,) = artifact.fit, [one for one in artifact.steps if getattr(one, "bias", None) is not None]
+    weight = np.diag(step.weight) if step.weight.ndim == 1 else step.weight
+    own, bias = np.diag(weight) - 1, step.bias @ step.bias
+    off = np.sum((weight - np.diag(np.diag(weight))) ** 2)
+    if "odir" in method:  # Kull 2019: means of squares
+        penalty = fit["lambda"] * off / 12 + fit["mu"] * bias / 4 + 1e-8 * own @ own
+    else:  # Berta 2025, of n = 300 and K = 4
+        penalty = fit["strength"] * (4 / 300 * (bias + own @ own) + 4 * 3 / 300 * off)
+    assert fit["objective_value"] - fit["nll_after"] == pytest.approx(penalty, rel=1e-6)
+    assert "scipy" in artifact.versions
+
+
 def test_the_uniform_part_finds_the_share_of_labels_that_nothing_foretells():
     logits, labels = draw(20_000, 5, 1.0)
     rng = np.random.default_rng(1)
@@ -210,6 +227,31 @@ def test_folds_that_are_too_few_to_choose_by_are_said():
         artifact = calibrate(logits, y, folds=1, outputs="logits", cross_validate=False)
         assert artifact.method == method
         assert said in artifact.fit.remarks[-1]
+
+
+def test_options_may_be_numbers_of_any_kind():
+    artifact = fit_by_name("histogram-width", *draw(50), bins=np.int64(4), smoothing=2)
+    assert (artifact.fit["bins"], artifact.fit["smoothing"]) == (4, 2)
+
+
+@pytest.mark.parametrize("weight", [None, np.linspace(0.2, 2, 500)], ids=["alike", "weighted"])
+def test_the_ece_at_each_temperature_of_a_grid_is_that_of_the_scaled_softmax(weight: np.ndarray | None):
+    logits, labels = draw(500)
+    logits[:20, :3] = 9.0  # ties, whose confidence is 1 / 3 at a low temperature
+    grid, share = np.geomspace(0.2, 9, 30), np.ones(500) if weight is None else weight
+    share = share / share.sum()
+    expected = []
+    for t in grid:
+        p = softmax(logits / t)
+        gap = share * (p.max(axis=1) - (logits.argmax(axis=1) == labels))
+        index = np.ceil(15 * p.max(axis=1) - 1e-9).astype(int)
+        expected.append(np.abs(np.bincount(index, weights=gap)).sum())
+    samples = Samples.of(logits, labels, sample_weight=weight)
+    np.testing.assert_allclose(ece_of_grid(Gaps.of(samples), grid), expected, atol=1e-5)
+    artifact = fit_temperature_ece(samples, grid=grid[::-1])
+    assert artifact.fit["temperature"] == grid[np.argmin(expected)]
+    assert artifact.fit["ece_after"] == pytest.approx(min(expected), abs=1e-9)
+    assert artifact.fit["grid"] == {"values": 30, "low": pytest.approx(0.2), "high": pytest.approx(9)}
 
 
 def test_the_temperature_of_least_ece_is_the_brute_force_one(data_dir: Path):

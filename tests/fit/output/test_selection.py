@@ -12,7 +12,8 @@ from too_sure import draw
 
 from calib_serve.artifact import LogitMap, Score
 from calib_serve.fit.facts import fit_none
-from calib_serve.fit.folds import folds_of
+from calib_serve.fit.folds import fits_of_folds, folds_of
+from calib_serve.fit.measure import over_folds
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output import candidates, selection
 from calib_serve.fit.output.selection import select
@@ -126,3 +127,40 @@ def test_a_clear_choice_is_made_on_few_samples_and_fitted_to_all(monkeypatch: py
     whole = chosen_from(4000, 2.5, 4000, monkeypatch)
     assert found.fit["temperature"] == whole.fit["temperature"]
     assert found.data["samples"] == 4000
+
+
+def test_every_candidate_has_its_turn_and_its_paired_difference_from_the_best() -> None:
+    samples, told = Samples.of(*draw(300)), list[tuple[str, int, int]]()
+    more = {"class_names": "abcd", "progress": lambda *turn: told.append(turn)}
+    found = select(samples, candidates=["temperature"], seed=3, **more)
+    assert told == [("none", 0, 2), ("temperature", 1, 2)]
+    assert found.class_names == ("a", "b", "c", "d")
+    assert found.selection is not None
+    assert (found.selection.seed, found.selection.best) == (3, "temperature")
+    scores = {one.method: one for one in found.selection.scores}
+    fold = folds_of(samples, folds=5, seed=3)
+    losses = {}
+    for name in ("none", "temperature"):
+        fits = fits_of_folds(samples, fold, candidates.fitter_of(name, {}))
+        losses[name] = over_folds(fits, samples, fold).nll
+        assert scores[name].score == pytest.approx(losses[name].mean())
+        assert scores[name].above_best == pytest.approx(scores[name].score - scores["temperature"].score)
+    paired = losses["none"] - losses["temperature"]
+    assert scores["none"].standard_error == pytest.approx(paired.std(ddof=1) / 300**0.5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "keep", "methods"),
+    [
+        (1, False, ("none", "temperature", "structured-average")),
+        (1, True, ("none", "temperature")),
+        (2, False, ("none", "temperature", "platt")),
+    ],
+)
+def test_what_is_tried_by_default(labels: int, keep: bool, methods: tuple[str, ...]) -> None:
+    z, y = draw(200, 2)
+    kind = "logits" if labels == 1 else "label_logits"
+    samples = Samples.of(z, y if labels == 1 else (z + 2 * z[::-1] > 0).astype(int), outputs=kind)
+    found = select(samples, keep_predictions=keep)
+    assert found.selection is not None
+    assert tuple(one.method for one in found.selection.scores) == methods

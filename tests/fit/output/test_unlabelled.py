@@ -40,6 +40,7 @@ def test_a_batch_is_the_same_with_labels_and_without() -> None:
 def test_nothing_that_needs_labels_is_said(method: str, tmp_path: Path) -> None:
     calibrate(UNKNOWN, method=method).save(tmp_path / "a")
     artifact = Artifact.load(tmp_path / "a")
+    assert artifact.method == method
     assert artifact.class_names == ("a", "b", "c")
     assert artifact.reference is None
     assert {*artifact.data} == {"samples", "sha256", "weighted", "measured_on"}
@@ -76,5 +77,7 @@ def test_what_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize("method", UNLABELLED)
 def test_a_class_without_any_probability_cannot_be_levelled(method: str) -> None:
     never = P * [1, 1, 0] / P[:, :2].sum(axis=1, keepdims=True)
+    seldom = np.concatenate([never[:5], P])
+    assert calibrate(seldom, method=method, outputs="probabilities").method == method
     with pytest.raises(FitError, match="'c'"):
         calibrate(Scores.of(never, outputs="probabilities", class_names=["a", "b", "c"]), method=method)
