@@ -15,10 +15,9 @@ from sqlalchemy import Connection, func, insert, inspect, select, text, update
 from calib_serve.core.errors import LedgerError
 from calib_serve.ledger.clock import LedgerClock, steady_seconds
 from calib_serve.ledger.database import Database
-from calib_serve.ledger.schema import EDITION, LEDGER, METADATA, SCHEMA, VERSION
+from calib_serve.ledger.schema import EDITION, LEDGER, METADATA, SCHEMA, VERSION, create_views
 from calib_serve.ledger.spans import FAR
 from calib_serve.ledger.upgrade import check_format
-from calib_serve.ledger.views import create_views
 from calib_serve.receipts import DAY, Version
 
 T = TypeVar("T")

@@ -10,8 +10,7 @@ from sqlalchemy import Connection, inspect, text
 
 from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.ledger.database import Database
-from calib_serve.ledger.schema import SCHEMA, STEPS, Step
-from calib_serve.ledger.views import VIEWS, create_views
+from calib_serve.ledger.schema import SCHEMA, STEPS, VIEWS, Step, create_views
 
 
 def check_format(connection: Connection, name: str, *, newest: int | None = None) -> int:

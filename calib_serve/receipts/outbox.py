@@ -235,7 +235,7 @@ class Outbox:
         with self._sending:
             self.settle()
             done = at_once or time.monotonic() >= self._again
-            if not (done and all(map(self._settled, self._due()))):
+            if not (done and all(map(self._delivered, self._due()))):
                 self._keep()
                 return False
             return not (self._old or (self._spool is not None and len(self._spool)))
@@ -265,7 +265,7 @@ class Outbox:
             found = list(self._named)
         yield from found
 
-    def _settled(self, batch: Batch) -> bool:
+    def _delivered(self, batch: Batch) -> bool:
         """Send a batch; whether the next one may be sent."""
         if self._clock() - batch.time > _OLDEST:
             began = self._old.setdefault(batch.name, time.monotonic())
@@ -277,9 +277,9 @@ class Outbox:
             return False
         self._old.pop(batch.name, None)
         self._halved = {name for name in self._halved if name.partition(".")[0] != batch.name}
-        self._leave([batch])
+        self._free([batch])
         if self._spool is not None:
-            self._spool.settled(batch.name)
+            self._spool.delete(batch.name)
         return True
 
     def _sent(self, batch: Batch) -> bool:
@@ -332,7 +332,7 @@ class Outbox:
         except OSError as error:
             self._fail("spool", 1, "what waits for the watch cannot be written: %s", error)
             return False
-        self._leave(ended)
+        self._free(ended)
         return True
 
     def _growing(self) -> list[Batch]:
@@ -349,7 +349,7 @@ class Outbox:
         self._named += self._sums.batches(before)
         self._sums.drop(before)
 
-    def _leave(self, batches: Sequence[Batch]) -> None:
+    def _free(self, batches: Sequence[Batch]) -> None:
         """Free the memory of batches that are settled, or on disk."""
         with self._turn:
             gone = {one.name for one in batches} & {one.name for one in self._named}

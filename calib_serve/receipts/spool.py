@@ -52,7 +52,7 @@ class Spool:
     def __init__(self, folder: str | Path, failed: Callable[..., None]) -> None:
         self._given, self._failed = Path(folder).absolute(), failed
         self._lock = threading.RLock()
-        self._files, self._said = dict[Path, int](), set[Path]()
+        self._files, self._unusable = dict[Path, int](), set[Path]()
         try:
             self._begin()
         except OSError as error:
@@ -92,7 +92,7 @@ class Spool:
                     if not isinstance(error, (OSError, sqlite3.OperationalError)):
                         self._lose(self._own, repr(error))
                     elif self._own in self._files and not self._has_rows(self._own):
-                        self._end(self._own)
+                        self._remove(self._own)
                     raise OSError(str(error)) from error
                 self._rows |= {one.name: _Row(self._own, _number(one), sum(one.counts)) for one in fresh}
             self._last = {one.name: one for one in growing}
@@ -121,14 +121,14 @@ class Spool:
             except FileNotFoundError:
                 self._lose(path, "somebody removed it")
             except (OSError, sqlite3.OperationalError) as error:  # which may pass
-                self._say(path, error)
+                self._note_unusable(path, error)
             except (sqlite3.DatabaseError, ValueError, TypeError) as error:
                 self._failed("spool", n, "%d predictions that waited in %s are damaged: %r", n, path, error)
                 self._damaged.add(path)
-                self._forget(name)
+                self._unlist(name)
             return None
 
-    def settled(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete a batch; one that cannot be deleted comes again under its name, and counts once."""
         with self._lock:
             self._last.pop(name, None)
@@ -141,26 +141,26 @@ class Spool:
                     with _database(path) as database:
                         database.execute("DELETE FROM waiting WHERE number = ?", (number,))
                 except (OSError, sqlite3.Error) as error:
-                    self._say(path, error)
-            self._forget(name)
+                    self._note_unusable(path, error)
+            self._unlist(name)
 
-    def _forget(self, name: str) -> None:
+    def _unlist(self, name: str) -> None:
         """Take a batch out of the list, and its file away with the last one."""
         path = self._rows.pop(name).path
         if not self._has_rows(path):
-            self._end(path)
+            self._remove(path)
 
     def _has_rows(self, path: Path) -> bool:
         return any(row.path == path for row in self._rows.values())
 
-    def _end(self, path: Path) -> None:
+    def _remove(self, path: Path) -> None:
         """Remove a file, or set it aside where something in it is damaged."""
         with suppress(OSError):
             if path in self._damaged:
                 path.replace(f"{path}.damaged")
             for ending in ("", "-journal", ".lock"):
                 Path(f"{path}{ending}").unlink(missing_ok=True)
-        self._said.discard(path)
+        self._unusable.discard(path)
         self._damaged.discard(path)
         os.close(self._files.pop(path))
 
@@ -189,7 +189,7 @@ class Spool:
         except BlockingIOError:  # its process lives
             return
         except OSError as error:
-            self._say(path, error)
+            self._note_unusable(path, error)
             return
         try:
             _lengthen(path)
@@ -197,10 +197,10 @@ class Spool:
                 sound, rows = _rows(database, path)
         except (OSError, sqlite3.OperationalError) as error:  # which may pass
             if path.exists():
-                self._say(path, error)
+                self._note_unusable(path, error)
                 os.close(self._files.pop(path))
             else:
-                self._end(path)  # another process was first
+                self._remove(path)  # another process was first
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             self._lose(path, repr(error))
         else:
@@ -209,7 +209,7 @@ class Spool:
                 self._failed("spool", 1, "%s, where predictions wait, is damaged", path)
                 self._damaged.add(path)
             if not rows:
-                self._end(path)
+                self._remove(path)
 
     def _lose(self, path: Path, why: str) -> None:
         """Count what was on disk alone in a file that is gone, or no database any more: it is set aside."""
@@ -218,14 +218,14 @@ class Spool:
         self._failed("spool", lost or 1, "%d predictions that waited in %s are lost: %s", lost, path, why)
         self._rows = {name: row for name, row in self._rows.items() if name not in mine}
         self._damaged.add(path)
-        self._end(path)
+        self._remove(path)
         if path == self._own:
             self._own, self._last = path.with_name(f"{secrets.token_hex(16)}.db"), {}
 
-    def _say(self, path: Path, error: Exception) -> None:
+    def _note_unusable(self, path: Path, error: Exception) -> None:
         """Count a file once that cannot be used now."""
-        if path not in self._said:
-            self._said.add(path)
+        if path not in self._unusable:
+            self._unusable.add(path)
             self._failed("spool", 1, "what waits in %s cannot be used now: %s", path, error)
 
     def before_fork(self) -> None:

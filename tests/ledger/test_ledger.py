@@ -207,7 +207,7 @@ def test_a_revocation_waits_for_who_is_at_work_on_its_labels(postgres_database: 
             revoked = other.submit(two.revoke, "lab")
             with pytest.raises(TimeoutError):
                 revoked.result(timeout=0.5)
-        assert revoked.result(timeout=60).labels == {V: 10}
+        assert len(revoked.result(timeout=60)[V]) == 10
     assert not one.sums()[V].labels.any()
     one.close(), two.close()
 
@@ -222,7 +222,7 @@ def test_a_revocation_waits_for_who_merges_spans(postgres_database: str) -> None
             revoked = other.submit(two.revoke, "lab")
             with pytest.raises(TimeoutError):
                 revoked.result(timeout=0.5)
-        assert revoked.result(timeout=60).labels == {V: 10}
+        assert len(revoked.result(timeout=60)[V]) == 10
     assert not any(span.sums.vector.any() for span in one.dated(0, 1e11))
     one.close(), two.close()
 
