@@ -26,8 +26,8 @@ from calib_serve.fit.output.candidates import (
     check_values,
     fit_by_name,
     fitter_of,
+    fitter_parameters,
     own_options,
-    parameters_of,
 )
 from calib_serve.fit.output.offset import UNLABELLED, fit_unlabelled
 from calib_serve.fit.output.selection import default_candidates, select
@@ -214,7 +214,7 @@ def fit_samples(
     chosen = selection = None
     if method == "auto":
         check_options("auto", options, _OF_LABELS if multilabel else AUTO)
-        check_values("auto", options, parameters_of(select))
+        check_values("auto", options, fitter_parameters(select))
         # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
         names = () if unseen.changes else class_names
         of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}

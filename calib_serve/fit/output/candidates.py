@@ -107,7 +107,7 @@ def fitter_of(
     method: str, options: Mapping[str, Any], multilabel: bool = False, *, seed: int = 0
 ) -> Callable[[Samples], Artifact]:
     """A method under its own options, which are checked here once for all fits to parts of some samples."""
-    fit, parameters = _fitter(method, multilabel), parameters_of(_fitter(method, multilabel))
+    fit, parameters = _fitter(method, multilabel), fitter_parameters(_fitter(method, multilabel))
     check_options(method, options, options_of(method, multilabel))
     check_values(method, options, parameters)
     given = {**options, "seed": seed} if "seed" in parameters else options
@@ -146,7 +146,7 @@ def check_values(
 
 def options_of(method: str, multilabel: bool = False) -> list[str]:
     """The names of a method's own options; InputError for a method that does not exist, or not for labels."""
-    parameters = parameters_of(_fitter(method, multilabel))
+    parameters = fitter_parameters(_fitter(method, multilabel))
     return [name for name in parameters if name not in ("samples", "seed")]
 
 
@@ -157,7 +157,7 @@ def own_options() -> tuple[str, ...]:
 
 
 @cache  # reading a signature takes a tenth of a small fit
-def parameters_of(fit: Fitter) -> Mapping[str, inspect.Parameter]:
+def fitter_parameters(fit: Fitter) -> Mapping[str, inspect.Parameter]:
     """The parameters of a fitter by name."""
     return inspect.signature(fit).parameters
 
