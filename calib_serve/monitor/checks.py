@@ -72,6 +72,9 @@ class Checks:
     ('degraded', {'disk': '10 MB are free', 'clock': None, 'rounds': None})
     """
 
+    every = 15.0
+    """Seconds between two rounds."""
+
     def __init__(self, *checks: Check) -> None:
         self._checks: dict[str, Check] = {}
         self._found: dict[str, _Found] = {}
@@ -130,7 +133,7 @@ class Checks:
         self._started = False
 
     def _run(self) -> None:
-        while not self._stop.wait(15.0):
+        while not self._stop.wait(self.every):
             try:
                 self.run()
             except Exception as error:  # the next round may do

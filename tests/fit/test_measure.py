@@ -12,6 +12,7 @@ from too_sure import draw
 from calib_serve.artifact import Artifact, FitRecord, LogitMap, PriorCorrection
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
+from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.fit.folds import fits_of_folds, folds_of
 from calib_serve.fit.measure import (
     HeldOut,
@@ -57,7 +58,7 @@ def test_metrics_before_and_after_are_those_of_an_evaluation(classes: int, weigh
     before, after = softmax(z), softmax(z / 2.5)
     found = facts_of_probabilities(before, after, Samples.of(z, y, sample_weight=weight))
     for probs, ours in ((before, found.before), (after, found.after)):
-        theirs = evaluate_probs(probs, y, sample_weight=weight, replicates=100, seed=0).estimates()
+        theirs = evaluate_probs(probs, y, MeasureOptions(replicates=100), sample_weight=weight).estimates()
         assert ("positive_ece" in ours) == (classes == 2)
         for name, estimate in ours.items():
             assert float(estimate) == pytest.approx(float(theirs[name])), name
@@ -116,7 +117,7 @@ def test_on_samples_of_their_own_all_metrics_are_an_evaluations() -> None:
     artifact, (z, y) = fit_temperature(Samples.of(*draw(300))), draw(200, seed=1)
     probs, groups = artifact.of_logits(z), np.arange(200) // 2
     found = with_metrics(artifact, z, probs, y, on="others", seed=3, groups=groups)
-    wanted = evaluate_probs(probs, y, groups=groups, replicates=200, seed=3).estimates()
+    wanted = evaluate_probs(probs, y, MeasureOptions(replicates=200, seed=3), groups=groups).estimates()
     assert found.after == {name: estimate.as_dict() for name, estimate in wanted.items()}
     assert float(found.metrics_before["nll"]) == pytest.approx(evaluate_probs(softmax(z), y).nll)
     assert (found.data["measured_on"], found.data["measured_samples"]) == ("others", 200)

@@ -258,7 +258,7 @@ def test_a_version_is_dropped_with_what_is_kept_of_it_and_counts_no_receipt_agai
     accept(ledger, [make_label(1), make_label(2, version="2")])
     for version in (V, ("m", "2")):
         ledger.followers.keep("clause", version, "a", b"1", now=NOW)
-        alarm = Alarm(1, NOW, 1, NOW, "overconfident", (), 0.1, 9.0, 5.0)
+        alarm = Alarm(1, 1, NOW, "overconfident", (), 0.1, 9.0)
         IncidentLog(ledger).observe(version, [0.1], [alarm], first=1, now=NOW)
     ledger.roll_up()
     accept(ledger, [make_label(3)])  # not rolled up yet

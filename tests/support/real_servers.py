@@ -53,7 +53,7 @@ def postgres_database(postgres_url):
 _MAIN = "from calib_serve.app import main; main()"
 _EVERY_SECOND = """
 from calib_serve.monitor.checks import Checks
-Checks.__init__.__kwdefaults__["every"] = 1.0
+Checks.every = 1.0
 """
 
 
