@@ -45,7 +45,8 @@ class LedgerClock:
         self._database, self._clock, self._steady = database, clock, steady
         self._base = self._known = clock()
         self._at, self._skew = steady(), clock() - steady()
-        self._looked, self._apart_at = -_LOOK, math.inf  # steady seconds
+        self._looked, self._apart_at = -_LOOK, 0.0  # steady seconds
+        self._apart_by = -math.inf  # how far this clock is ahead since then, at least
 
     def now(self) -> float:
         """The present, in seconds since 1970."""
@@ -67,7 +68,9 @@ class LedgerClock:
         # Earlier than this program saw it: somebody set it right, and what passes is counted from there.
         passed = self._passed() if known >= self._known else known
         ahead = self._clock() - passed
-        self._apart_at = min(self._apart_at, self._steady()) if ahead > _NEAR else math.inf
+        if ahead > self._apart_by + _NEAR:  # further than it was
+            self._apart_at, self._apart_by = self._steady(), ahead
+        self._apart_by = min(self._apart_by, ahead) if ahead > _NEAR else -math.inf
         # A clock is followed in small steps: a steady one is off by seconds a month.
         followed = ahead > -APART and (ahead <= _NEAR or self._steady() - self._apart_at > DAY)
         now = self._clock() if followed else passed
@@ -87,7 +90,7 @@ class LedgerClock:
 
     def doubt(self) -> None:
         """Note that another program's clock is behind this one's: a day begins in which it may be right."""
-        self._apart_at = math.inf
+        self._apart_by = -math.inf
 
     def trouble(self, forgotten_until: float) -> str | None:
         """A reason where this clock and the ledger's time are apart, or what was forgotten is to come."""

@@ -110,6 +110,24 @@ def test_a_clock_far_ahead_makes_no_sweep_forget_anything(tmp_path, clock, dated
     ledger.close()
 
 
+def test_a_clock_that_jumps_once_more_is_looked_at_for_a_day_again(tmp_path, clock):
+    ledger, weekend, jump = opened(tmp_path / "l.db", clock), 3 * DAY, 400 * DAY
+    accept(ledger, [label_of_epoch(1, when=NOW - 25 * DAY)])
+    clock.now += weekend
+    ledger.sweep()
+    clock.passes(0.9 * DAY)
+    clock.now += jump
+    for _ in range(20):  # hours, in which the weekend would have been believed
+        clock.passes(3600.0)
+        ledger.sweep()
+        assert ledger.time.lag == pytest.approx(weekend + jump)
+    assert forgotten(tmp_path / "l.db") <= NOW + 2 * DAY - 30 * DAY
+    clock.now -= jump
+    ledger.sweep()
+    assert ledger.time.lag == pytest.approx(weekend)
+    ledger.close()
+
+
 def forgotten(path):
     return ask(str(path), "select forgotten_until from ledger")[0][0]
 
