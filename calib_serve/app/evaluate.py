@@ -73,6 +73,8 @@ class _Shown(Json):
 class _Options(ReportOptions):
     """Options of ``calib-serve evaluate``."""
 
+    replicates: int = ReportOptions.replicates
+    """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
     artifact: Path | None = None
     """Calibrate the scores with this artifact first; the page shows them before and after."""
     against: Path | None = None

@@ -43,7 +43,20 @@ class PlainData(BySchema):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresOptions(BySchema):
+class Grouped(BySchema):
+    """Which samples are not independent."""
+
+    groups: Any = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
+
+    @property
+    def of_file(self) -> dict[str, Any]:
+        """The given options, as keyword arguments of ``Scores.read``, but for the split."""
+        return given_fields(Grouped, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions(Grouped):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
     columns: tuple[str, ...] | None = None
@@ -56,8 +69,6 @@ class ScoresOptions(BySchema):
     """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
     class_names: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Names of the classes, in order, where the data have none."""
-    groups: Annotated[Any, SCHEMA] = None
-    """Which samples belong together, such as one patient's: a column, or an npy file."""
     sample_weight: Annotated[Any, SCHEMA] = None
     """The weight of each sample: a column, or an npy file."""
     ignore_label: Annotated[tuple[str, ...] | None, SCHEMA] = None
@@ -119,7 +130,7 @@ class OfFile(OfModel, Factory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldData(PlainData, OfModel):
+class HeldData(PlainData, Grouped, OfModel):
     """The origin of scores of an artifact's model, which says what they are."""
 
 
