@@ -278,14 +278,16 @@ def test_a_tick_that_fails_is_said_until_one_passes_and_feeds_each_label_once(tm
     ledger.close()
 
 
-def test_a_thread_feeds_and_does_what_else_is_given_to_it_until_it_is_stopped(tmp_path):
-    ledger, done = Ledger(tmp_path / "l.db"), threading.Event()
+def test_a_thread_feeds_and_does_what_else_is_given_to_it_until_it_is_stopped(tmp_path, monkeypatch):
+    ledger, done, took = Ledger(tmp_path / "l.db"), threading.Event(), []
     feed = DriftFeed(ledger, maturity=0.0)
+    monkeypatch.setattr(time, "thread_time", partial(next, itertools.count(9.0, 3.0)))
+    monkeypatch.setattr(feed, "_rest", lambda seconds: took.append(seconds) or 60.0)
     feed.also(done.set, every=0.0)
     accept(ledger, [make_label(1)])
     feed.start()
     assert done.wait(60)
     feed.stop()
     assert not feed._thread.is_alive()
-    assert restored(ledger).labels == 1
+    assert (restored(ledger).labels, took) == (1, [3.0])
     ledger.close()
