@@ -43,7 +43,11 @@ def test_a_key_is_retired_once_no_label_of_its_receipts_is_accepted() -> None:
     ring = first.rotated(clock=at(1e6))
     old = first.active
     assert ring.unneeded_from(old, ttl=DAY) == 1e6 + DAY + SKEW
+    assert ring.unneeded_from(old) == 1e6 + 30 * DAY + SKEW
     assert ring.unneeded_from(ring.active) is None
+    with pytest.raises(KeyringError, match="are accepted until"):
+        ring.retired(old, clock=at(1e6 + 30 * DAY + SKEW))
+    assert set(ring.retired(old, clock=at(1e6 + 30 * DAY + SKEW + 1)).keys) == {ring.active}
     with pytest.raises(KeyringError, match="accepted until after the year 9999"):
         ring.retired(old, ttl=1e300)
     with pytest.raises(KeyringError, match=r"accepted until 1970-01-13 13:52 UTC.*--early"):

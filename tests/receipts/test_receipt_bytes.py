@@ -88,6 +88,23 @@ def test_a_receipt_is_these_bytes_and_comes_back_from_them(changes: dict[str, An
     assert read(expected) == Receipt(**(facts | changes))
 
 
+def test_a_signer_signs_what_has_nothing_beyond_its_prediction_as_a_keyring_does() -> None:
+    signer = RING.signer("digits", "1.0")
+    for _ in range(2):
+        assert signer.sign(7, 0.75, NONCE, 1_700_000_000_123) == spelled(body())
+
+
+def test_where_no_hash_can_be_made_nothing_is_refused_as_forged(monkeypatch: pytest.MonkeyPatch) -> None:
+    signed = token()
+
+    def fails(*_: object) -> bytes:
+        raise ValueError("could not allocate")
+
+    monkeypatch.setattr(hmac, "digest", fails)
+    with pytest.raises(KeyringError, match="is memory short"):
+        RING.verify(signed, now=WHEN)
+
+
 @pytest.mark.parametrize(
     "raw",
     [
