@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, SourceMaps
+from calib_serve.artifact.steps import Examples, Head, InputShift, LogitMap, Mixture, ProbTable, SourceMaps
 from calib_serve.core.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(5)
@@ -82,6 +82,10 @@ def test_steps_keep_read_only_copies_of_what_they_are_given() -> None:
     assert kept.weight.tolist() == [1.0, 1.0]
     assert kept.bias is not None
     assert kept.bias.tolist() == [1.0, 1.0]
+    examples = Examples([[1.0, 2.0]], [[0.0, 1.0]])  # type: ignore[arg-type]
+    assert (examples.logits.tolist(), examples.probs.tolist()) == ([[1.0, 2.0]], [[0.0, 1.0]])
+    assert not examples.logits.flags.writeable
+    assert not examples.probs.flags.writeable
     assert (head.weights[0].dtype, shift.delta.dtype, mapped.weight.dtype) == (
         np.float32,
         np.float32,
@@ -135,6 +139,7 @@ def test_a_masked_class_leaves_nothing_to_a_matrix_and_says_so_without_a_warning
     assert np.isnan(found[:2]).all()
     np.testing.assert_allclose(found[2], FULL @ z[2] + BIAS, rtol=1e-13)
     assert LogitMap(DIAGONAL, BIAS)(z)[:, 0].tolist() == [-np.inf, -1e9, BIAS[0]]
+    assert LogitMap(DIAGONAL, BIAS)(np.array([[-9e8, 1.0, 2.0]]))[0, 0] == -9e8
     assert LogitMap([0.0, 1.0, 1.0])(z[:1]).tolist() == [[-np.inf, 1.0, 2.0]]  # type: ignore[arg-type]
 
 
@@ -143,7 +148,8 @@ def test_a_map_by_source_is_the_one_of_each_samples_source() -> None:
     expected = np.stack([Z[0] * 2 - BIAS, Z[1], Z[2] * 0.5 + BIAS])
     np.testing.assert_allclose(maps(Z[:3], ["south", "elsewhere", "north"]), expected, rtol=1e-13)
     np.testing.assert_allclose(maps(Z, "north"), Z * 0.5 + BIAS, rtol=1e-13)
-    assert maps(np.array([[-1e9, 1.0, 2.0]]), "north")[0, 0] == -1e9
+    for masked in (-1e9, -9e8):
+        assert maps(np.array([[masked, 1.0, 2.0]]), "north")[0, 0] == masked
     assert np.array_equal(maps.at("south")(Z), maps(Z, "south"))
     assert np.array_equal(maps.at("")(Z), Z)
     with pytest.raises(ShapeError, match="one source for each of 7 samples, got 1"):
@@ -175,6 +181,9 @@ def test_a_row_for_each_class_is_looked_up_and_renormalised() -> None:
     assert table.of_each(p).tolist() == of_each.tolist()
     np.testing.assert_allclose(table(p), of_each / of_each.sum(axis=1, keepdims=True), rtol=1e-15)
     assert table.classes == 2
+    widest = ProbTable([[0.0, 0.5, 0.5, 1.0]], [[0.0, 0.25, 0.5, 0.75, 1.0]])
+    ends = [[0.0], [0.25], [0.5], [0.75], [1.0]]
+    assert widest.of_each(np.array(ends)).tolist() == [[0.0], [0.25], [0.25], [0.75], [0.75]]
     with pytest.raises(ShapeError, match="for 2 classes, got 3"):
         table(np.full((1, 3), 1 / 3))
 
@@ -240,6 +249,13 @@ REFUSED = [
     (InputError, "values", lambda: ProbTable([[0.5]], [[np.nan, 1]])),
     (ShapeError, "edges|values", lambda: ProbTable([[0.5]], [[0, 0.5, 1]])),
     (ShapeError, "edges|values", lambda: ProbTable([[0.5]], [[0, 1], [0, 1]])),
+    (ShapeError, r"\(m, K\) twice", lambda: Examples([1.0, 2.0], [0.5, 0.5])),
+    (ShapeError, r"\(m, K\) twice", lambda: Examples([[1.0, 2.0]], [[0.5, 0.25, 0.25]])),
+    (ShapeError, r"\(m, K\) twice", lambda: Examples(np.ones((0, 2)), np.ones((0, 2)))),
+    (InputError, "lie in", lambda: Examples([[1.0, 2.0]], [[-0.1, 1.0]])),
+    (InputError, "lie in", lambda: Examples([[1.0, 2.0]], [[0.0, 1.1]])),
+    (InputError, "must be finite", lambda: Examples([[1.0, np.nan]], [[0.5, 0.5]])),
+    (InputError, "must be finite", lambda: Examples([[1.0, 2.0]], [[0.5, np.nan]])),
 ]
 
 

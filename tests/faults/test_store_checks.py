@@ -16,6 +16,7 @@ from real_watch import RING, make_watch, talk_to
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.ledger import Ledger
+from calib_serve.ledger.failover import accept_timeline, note_timeline
 from calib_serve.monitor import checks
 from calib_serve.monitor.checks import counting_checks
 from calib_serve.monitor.versions import Watched
@@ -134,3 +135,17 @@ def test_of_a_batch_whose_commit_was_not_answered_it_is_said_that_its_fate_is_un
             assert 'calib_batches_unknown_total{batch="predictions"} 1.0' in text
             assert 'calib_batches_unknown_total{batch="labels"} 1.0' in text
         ledger.close()
+
+
+def test_another_timeline_is_said_until_somebody_knows_of_it_and_the_first_one_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / "l.db")
+    for timeline, said in (("", False), ("1", False), ("1", False), ("2", True), ("2", True), ("3", True)):
+        monkeypatch.setattr(ledger.database, "timeline", lambda _, now=timeline: now)
+        with ledger.transaction() as connection:
+            assert (f"on timeline {timeline}," in str(note_timeline(ledger.database, connection))) == said
+    with ledger.transaction() as connection:
+        accept_timeline(connection)
+        assert note_timeline(ledger.database, connection) is None
+    ledger.close()

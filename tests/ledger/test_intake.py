@@ -5,10 +5,11 @@ import pytest
 
 from calib_serve.core.errors import REASONS, LedgerError, Refused
 from calib_serve.ledger import Ledger
+from calib_serve.ledger import intake as module
 from calib_serve.ledger.intake import Intake
 from calib_serve.monitor import Detector
 from calib_serve.monitor.feed import DriftFeed
-from calib_serve.receipts import Keyring
+from calib_serve.receipts import Keyring, Slices
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.sums import Key
 
@@ -101,6 +102,49 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
     assert [o.reason for o in outcomes[1:]] == [reason for reason, group in items.items() for _ in group]
     assert intake.refused == {reason: len(group) for reason, group in items.items()}
     assert intake.ledger.sums()["digits", "1.0"].feedback.n == 1
+
+
+def test_a_label_that_replaces_another_is_counted_as_a_correction(intake):
+    item = {"receipt": token(), "label": 1}
+    intake.take([item])
+    taken = intake.take([{**item, "label": 0, "replaces": True}])
+    assert [(one.accepted, one.corrected) for one in taken.outcomes] == [(True, True)]
+    assert [one.label for one in taken.counted] == [0]
+    assert intake.accepted == intake.corrected == {("digits", "1.0"): 1}
+
+
+def test_labels_of_an_unknown_version_wait_while_there_is_room_unless_they_replace_others(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "MOST_HELD", 2)
+    intake = make_intake(tmp_path / "l.db", hold=True)
+    one, two, three = ({"receipt": token(version="2.0"), "label": 1} for _ in range(3))
+    known = {"receipt": token(), "label": 1}
+    for items, held, reason in (
+        ([{**one, "replaces": True}], 0, "unknown_version"),
+        ([one], 1, None),
+        ([two, three], 1, "unknown_version"),
+        ([known, two], 2, None),
+        ([three], 2, "unknown_version"),
+    ):
+        assert intake.take(items).outcomes[-1].reason == reason
+        assert intake.ledger.held.counts() == ({("digits", "2.0"): held} if held else {})
+    assert intake.accepted == {("digits", "1.0"): 1}
+    intake.ledger.close()
+
+
+def test_a_receipt_of_a_clock_that_is_ahead_is_noted(intake):
+    for ahead, noted in ((0.0, 0.0), (1.0, 0.0), (1.5, 1.5), (999.0, 999.0)):
+        intake.take([{"receipt": token(time=NOW + ahead), "label": 1}])
+        assert intake.ahead[0] == pytest.approx(noted, abs=0.01)
+
+
+def test_labels_count_in_the_slices_that_are_given(tmp_path):
+    intake = make_intake(tmp_path / "l.db", slices=Slices({("digits", "1.0"): 3}, segments=["north"]))
+    items = [{"receipt": token(segment=name), "label": 1} for name in ("north", "south")]
+    assert all(one.accepted for one in intake.take(items).outcomes)
+    assert {key.name for key in intake.ledger.slices("segment")} == {"north", "other"}
+    intake.ledger.close()
 
 
 def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp_path):

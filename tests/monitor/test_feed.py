@@ -1,15 +1,21 @@
 """The detector is fed in the order of predictions, with mature labels, each once, beside the label path."""
 
+import itertools
+import math
 import threading
+import time
 from functools import partial
 
 import numpy as np
 import pytest
 from ledgers import NOW, accept, entries, make_label
 
+from calib_serve.core.errors import LedgerError
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import Detector
+from calib_serve.monitor import feed as module
 from calib_serve.monitor.feed import DriftFeed
+from calib_serve.monitor.windows import Maturity
 from calib_serve.receipts import DAY
 from calib_serve.receipts.sums import Key, Sums
 
@@ -172,7 +178,9 @@ def test_of_two_programs_with_other_options_the_later_one_decides_and_the_detect
         accept(ledger, [make_label(10 * at + i) for i in range(10)])
         feed.tick()
     assert (restored(ledger).arl, restored(ledger).labels) == (2000, 30)
-    assert "--arl 2000 " in (first.wrong() or "")
+    made = Detector(arl=2000)
+    told = f"of m 1 by --arl 2000 --tolerance {made.tolerance:g} --block {made.block:g}: "
+    assert told in (first.wrong() or "")
     assert later.wrong() is None
     ledger.close()
 
@@ -209,4 +217,77 @@ def test_groups_are_fed_whole_although_the_clock_ticks_between_their_predictions
 def test_the_thread_takes_a_hundredth_of_a_core_where_labels_may_wait_so_long(tmp_path, maturity, took, rest):
     ledger = Ledger(tmp_path / "l.db")
     assert DriftFeed(ledger, maturity=maturity)._rest(took) == pytest.approx(rest)
+    ledger.close()
+
+
+def test_a_clock_that_was_ahead_makes_no_label_late(tmp_path):
+    clock, ledger = Clock(), Ledger(tmp_path / "l.db")
+    feed = DriftFeed(ledger, maturity=100.0, clock=clock)
+    for clock.now, made in ((START + 9000, START + 5000), (START, START - 500)):
+        accept(ledger, [make_label(int(made - START + 1000), when=made)])
+        feed.tick()
+    assert (restored(ledger).labels, ledger.followers.progress()[V].late) == (2, 0)
+    ledger.close()
+
+
+@pytest.mark.parametrize(("took", "every"), [(0.0, 60), (3.0, 600)])
+def test_a_maturity_that_takes_long_to_learn_is_learned_more_rarely(tmp_path, monkeypatch, took, every):
+    monkeypatch.setattr(time, "thread_time", partial(next, itertools.count(0.0, took)))
+    clock, ledger = Clock(), Ledger(tmp_path / "l.db")
+    feed = DriftFeed(ledger, clock=clock)
+    for after, learned in ((0, 0), (every - 1, 0), (every, every), (2 * every - 1, every), (2 * every,) * 2):
+        clock.now = START + after
+        feed.maturity(V)
+        assert feed._learned[V][1] == START + learned
+    ledger.close()
+
+
+def test_groups_are_fed_in_steps_of_a_quarter_of_the_maturity_and_five_minutes_at_least(tmp_path):
+    ledger = Ledger(tmp_path / "l.db")
+    feed = DriftFeed(ledger)
+    assert feed._whole_groups(V, 10_650.0, Maturity(4000.0, given=True)) == 10_650.0
+    feed._grouped.add(V)
+    for seconds, until in ((4000.0, 10_000.0), (600.0, 10_500.0), (math.inf, 10_500.0)):
+        assert feed._whole_groups(V, 10_650.0, Maturity(seconds, given=True)) == until
+    assert feed._whole_groups(V, -math.inf, Maturity(600.0, given=True)) == -math.inf
+    ledger.close()
+
+
+class Failing:
+    """Follows labels once it is mended."""
+
+    broken = True
+
+    def feed(self, _version, _rows, *, now):
+        if self.broken:
+            raise LedgerError(f"nobody follows at {now:g}")
+
+
+def test_a_tick_that_fails_is_said_until_one_passes_and_feeds_each_label_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ITEMS_A_TRANSACTION", 10)
+    ledger, follower = Ledger(tmp_path / "l.db"), Failing()
+    feed = DriftFeed(ledger, maturity=0.0, clock=lambda: 7.0, followers=[follower])
+    accept(ledger, [make_label(i) for i in range(25)])
+    with pytest.raises(LedgerError):
+        feed.tick()
+    assert feed.wrong() == "drift detection waits: nobody follows at 7"
+    follower.broken = False
+    feed.tick()
+    assert feed.wrong() is None
+    assert restored(ledger).labels == 25
+    ledger.close()
+
+
+def test_a_thread_feeds_and_does_what_else_is_given_to_it_until_it_is_stopped(tmp_path, monkeypatch):
+    ledger, done, took = Ledger(tmp_path / "l.db"), threading.Event(), []
+    feed = DriftFeed(ledger, maturity=0.0)
+    monkeypatch.setattr(time, "thread_time", partial(next, itertools.count(9.0, 3.0)))
+    monkeypatch.setattr(feed, "_rest", lambda seconds: took.append(seconds) or 60.0)
+    feed.also(done.set, every=0.0)
+    accept(ledger, [make_label(1)])
+    feed.start()
+    assert done.wait(60)
+    feed.stop()
+    assert not feed._thread.is_alive()
+    assert (restored(ledger).labels, took) == (1, [3.0])
     ledger.close()

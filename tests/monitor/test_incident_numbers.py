@@ -54,6 +54,8 @@ def test_an_alarm_opens_one_with_the_labels_that_it_took(log: IncidentLog) -> No
     assert (kept.labels, kept.labels_since, kept.alarms, kept.open) == (10, 2, 1, True)
     assert (kept.excess, kept.excess_since) == (pytest.approx(1.6 + 1.0), pytest.approx(1.0))
     assert kept.gap == pytest.approx(0.26)
+    said = kept.as_dict()
+    assert (said["id"], said["labels"], said["gap"], said["closed"]) == (1, 10, kept.gap, None)
 
 
 def test_two_alarms_of_one_batch_are_two_of_one_incident(log: IncidentLog) -> None:

@@ -171,6 +171,7 @@ def test_an_id_stands_for_the_first_receipt_whoever_binds_it_and_its_text_is_not
 
 def test_an_id_may_name_predictions_of_two_models(ledger):
     ids, signed = PredictionIds(ledger), {}
+    assert ids.count() == 0
     for model in ("m", "n"):
         signed[model] = RING.sign(model=model, version="1", predicted=1, confidence=0.9)
         assert ids.bind([Binding(model, "a", signed[model])], now=NOW) == [True]

@@ -222,6 +222,7 @@ def write(path: Path, classes: int) -> Path:
         *("7", "[7]", "[{name: m}]", "[{name: m, version: 1}]", "[", "\0"),
         "[{name: m, version: '1', classes: 2, class_name: [a, b]}]",
         "[{name: m, version: '1', classes: 2, 1: 2}]",
+        *("[{name: m, version: 1.10, classes: 3}]", "[{name: 7, version: '1', classes: 3}]"),
     ],
 )
 def test_what_is_no_list_of_versions_is_refused_at_the_start(tmp_path: Path, content: str) -> None:

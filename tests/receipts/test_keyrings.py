@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,11 @@ def test_a_key_is_retired_once_no_label_of_its_receipts_is_accepted() -> None:
     ring = first.rotated(clock=at(1e6))
     old = first.active
     assert ring.unneeded_from(old, ttl=DAY) == 1e6 + DAY + SKEW
+    assert ring.unneeded_from(old) == 1e6 + 30 * DAY + SKEW
     assert ring.unneeded_from(ring.active) is None
+    with pytest.raises(KeyringError, match="are accepted until"):
+        ring.retired(old, clock=at(1e6 + 30 * DAY + SKEW))
+    assert set(ring.retired(old, clock=at(1e6 + 30 * DAY + SKEW + 1)).keys) == {ring.active}
     with pytest.raises(KeyringError, match="accepted until after the year 9999"):
         ring.retired(old, ttl=1e300)
     with pytest.raises(KeyringError, match=r"accepted until 1970-01-13 13:52 UTC.*--early"):
@@ -87,12 +93,29 @@ def test_a_file_of_another_format_or_with_other_times_is_said(
 
 def test_a_second_first_key_is_refused_and_makes_nothing_new(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "keys.json"
+    with pytest.raises(KeyringError, match=f"keys new {re.escape(str(path))}"):
+        Keyring.load(path)
     ring = Keyring.create(path)
     assert path.parent.stat().st_mode & 0o777 == 0o700
     with pytest.raises(KeyringError, match="would be lost"):
         Keyring.create(path)
     assert Keyring.load(path) == ring
     assert [p.name for p in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_a_change_waits_for_the_one_that_has_begun(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    Keyring.create(path)
+    other = threading.Thread(target=Keyring.edit, args=(path, Keyring.extended))
+
+    def extended(ring: Keyring) -> Keyring:
+        other.start()
+        other.join(0.2)
+        return ring.extended()
+
+    Keyring.edit(path, extended)
+    other.join()
+    assert len(Keyring.load(path).keys) == 3
 
 
 # --- a ring that follows its file ---------------------------------------------------------------
@@ -162,3 +185,14 @@ def test_an_unknown_key_is_looked_up_in_the_file_at_once(path: Path, clock: Cloc
     with pytest.raises(Refused) as refused:
         live.verify(signed(Keyring.new()))
     assert refused.value.reason == "unknown_key"
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_ring_that_follows_its_file_verifies_by_the_time_and_the_age_it_is_given(
+    changed: bool, path: Path, clock: Clock
+) -> None:
+    live = LiveKeyring(path, clock=clock)
+    ring = Keyring.edit(path, Keyring.rotated) if changed else live.current()
+    token = ring.sign(model="m", version="1", predicted=1, confidence=0.5, time=1e6)
+    with pytest.raises(Refused, match="is 11 s old; labels are accepted for 10 s"):
+        live.verify(token, now=1e6 + 11, ttl=10)

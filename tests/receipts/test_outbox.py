@@ -19,10 +19,12 @@ from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.ledger import Ledger
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
+from calib_serve.receipts import client as module
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
 from calib_serve.receipts.counters import RegistrySink, SeriesCounts
-from calib_serve.receipts.destination import Batch, Within
+from calib_serve.receipts.destination import Batch, Remote, Served, Within
 from calib_serve.receipts.outbox import Outbox
+from calib_serve.receipts.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.store
 
@@ -50,9 +52,11 @@ class Taking:
 
     def __init__(self) -> None:
         self.sums: list[ServedSums] = []
+        self.times: list[float] = []
 
     def count(self, batch: Batch) -> list[str]:
         self.sums += batch.items
+        self.times.append(batch.time)
         return [""] * len(batch.items)
 
 
@@ -150,13 +154,14 @@ def test_a_watch_that_is_away_or_whose_answer_is_lost_counts_once_when_it_is_bac
 
 
 def test_what_waits_grows_with_what_differs_and_not_with_the_traffic(watch: Watch) -> None:
-    now = [1_700_000_000.0]
-    box = outbox(Home(watch, away=10**9), clock=lambda: now[0], most=200)
+    now, failed = [1_700_000_000.0], list[str]()
+    box = outbox(Home(watch, away=10**9), failed, clock=lambda: now[0], most=200)
     for _ in range(120):  # an hour, in which half a million predictions are made
         box.put(drawn(4000))
         box.send()
         now[0] += 30
     assert len(box) < 4000 * 120, "beyond the bound they are not counted"
+    assert len(box) + failed.count("queue") == 4000 * 120
     small = outbox(Home(watch, away=10**9), clock=lambda: now[0])
     for _ in range(120):
         small.put(drawn(4000))
@@ -164,6 +169,16 @@ def test_what_waits_grows_with_what_differs_and_not_with_the_traffic(watch: Watc
         now[0] += 30
     assert len(small) == 4000 * 120
     assert sum(len(one.items) for one in small._named) + len(small._sums) <= 3 * 15 * 14
+
+
+def test_sums_are_of_the_five_minutes_in_which_they_were_made() -> None:
+    now, home = [0.0], Taking()
+    box = outbox(home, clock=lambda: now[0])
+    for now[0] in (299.0, 300.0, 599.0, 600.0):
+        box.put([(1, 0.5)])
+        box.settle()
+    assert box.send(at_once=True)
+    assert (home.times, [one.count for one in home.sums]) == ([0.0, 300.0, 600.0], [1, 2, 1])
 
 
 def test_what_cannot_be_counted_is_told_and_does_not_block_the_rest(watch: Watch) -> None:
@@ -229,6 +244,7 @@ def test_many_equal_confidences_are_counted_though_their_sum_is_rounded_as_often
     failed: list[str] = []
     box = Outbox(Home(watch), lambda stage, **_: failed.append(stage), model="m", version="1")
     box.put([(1, 0.8)] * 500_000)
+    assert not box._came, "so many do not wait one by one"
     assert box.send(at_once=True)
     assert (numbers(watch)["segment", ""][0], failed) == (500_000, [])
 
@@ -253,3 +269,34 @@ def test_over_http_sums_need_a_key_and_another_batch_under_it_is_a_conflict(watc
         assert [send(None), send("a", low=2.0), send("a", nonsense=1)] == [400] * 3
         assert [send("a"), send("a"), send("a", count=3, confidence=2.7)] == [200, 200, 409]
     assert numbers(watch)["segment", ""][0] == 2
+
+
+def test_over_http_ids_logits_and_the_rate_of_samples_reach_the_other_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, now = SampleLog(tmp_path / "s", rate=0.5), time.time()
+    with make_watch(tmp_path, samples=samples) as watch, talk_to(watch) as client:
+
+        def exchange(url: str, body: bytes, headers: dict[str, str], *, seconds: float) -> object:
+            found = client.post(url.removeprefix("http://watch"), content=body, headers=headers)
+            return found.status_code, found.content, seconds
+
+        monkeypatch.setattr(module, "exchange", exchange)
+        remote, logits = Remote("http://watch/"), np.array([0.5, 2.0, -1.0], np.float16).tobytes()
+        tokens = [RING.sign(model="m", version="1", predicted=1, confidence=0.5 + i / 100) for i in range(40)]
+        ones = tuple(Served(one, f"order-{i}", logits * (i > 0)) for i, one in enumerate(tokens))
+        assert remote.sample_rate == 1.0
+        assert remote.count(Batch(f"{'a' * 32}-1", now, ones)) == [""] * 40
+        assert remote.sample_rate == 0.5
+        sums = ServedSums("m", "1", 1, "north", 0.88, 0.9, 2, 1.78)
+        assert remote.count(Batch(f"{'a' * 32}-2", now, (sums,))) == [""]
+        labels = [{"id": f"order-{i}", "label": i % 3} for i in range(40)]
+        assert all(one.accepted for one in remote.labels(labels))
+        samples.flush()
+        kept = read_samples(tmp_path / "s", model="m", version="1")
+        assert 0 < len(kept.labels) < 39
+        assert set(map(tuple, kept.logits.tolist())) == {(0.5, 2.0, -1.0)}
+        assert {name: n for name, (n, _) in numbers(watch).items() if name[0] == "segment"} == {
+            ("segment", ""): 40,
+            ("segment", "north"): 2,
+        }

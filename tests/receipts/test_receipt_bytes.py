@@ -17,7 +17,7 @@ from calib_serve.core.errors import InputError, KeyringError, Refused
 from calib_serve.core.files import GROUP_READS
 from calib_serve.receipts import DAY, Keyring, Receipt, Shadow
 from calib_serve.receipts.keyring import SKEW
-from calib_serve.receipts.wire import GROUPS, group_number
+from calib_serve.receipts.wire import GROUPS, Signer, group_number
 
 KEY = bytes(range(32))
 RING = Keyring("k1", {"k1": KEY})
@@ -86,6 +86,23 @@ def test_a_receipt_is_these_bytes_and_comes_back_from_them(changes: dict[str, An
         "confidence": 0.75,
     }  # fmt: skip
     assert read(expected) == Receipt(**(facts | changes))
+
+
+def test_a_signer_signs_what_has_nothing_beyond_its_prediction_as_a_keyring_does() -> None:
+    signer = Signer("k1", KEY, model="digits", version="1.0")
+    for _ in range(2):
+        assert signer.sign(7, 0.75, NONCE, 1_700_000_000_123) == spelled(body())
+
+
+def test_where_no_hash_can_be_made_nothing_is_refused_as_forged(monkeypatch: pytest.MonkeyPatch) -> None:
+    signed = token()
+
+    def fails(*_: object) -> bytes:
+        raise ValueError("could not allocate")
+
+    monkeypatch.setattr(hmac, "digest", fails)
+    with pytest.raises(KeyringError, match="is memory short"):
+        RING.verify(signed, now=WHEN)
 
 
 @pytest.mark.parametrize(

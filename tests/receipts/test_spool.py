@@ -289,6 +289,10 @@ def test_a_long_time_of_little_traffic_is_few_batches(tmp_path: Path) -> None:
     assert box.flush()
     assert (home.total, box.failures.keys()) == (120, {"watch"})
     assert home.calls <= 4, "the first attempt, and all that came later"
+    home.away = True
+    box.put([(1, 0.5)])
+    assert not box.flush()
+    assert box.failures.keys() == {"watch"}, "the file, which went with its last batch, is not missed"
 
 
 def test_a_folder_that_is_removed_loses_what_was_there_alone(tmp_path: Path) -> None:
@@ -310,6 +314,19 @@ def test_a_folder_that_is_removed_loses_what_was_there_alone(tmp_path: Path) -> 
     home.away = False
     assert box.flush()
     assert home.total == 79 - alone
+
+
+def test_a_file_that_is_removed_costs_no_other_one(tmp_path: Path) -> None:
+    other, home = left_behind(tmp_path / "s", sums=100), Home(away=True)
+    box = Box(home, tmp_path / "s")
+    box.serve(30)
+    assert not box.flush()
+    (own,) = set(files(tmp_path)) - {other}
+    own.unlink()
+    assert not box.flush()
+    home.away = False
+    assert box.flush()
+    assert (home.total, box.failures["spool"]) == (130, 1)
 
 
 def test_two_on_one_folder_leave_each_other_alone_and_a_third_sends_what_they_leave(tmp_path: Path) -> None:
