@@ -106,7 +106,10 @@ def test_chances_are_corrected_as_holm_does() -> None:
     ]  # fmt: skip
 
 
-ORDER = ("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals", "shape")
+ORDER = (
+    *("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals"),
+    *("events", "highest", "shape"),
+)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.combinations(ORDER, 2)))
@@ -165,6 +168,8 @@ def test_what_is_open_names_how_many_samples_would_do() -> None:
     needed = words.rounded_up(samples_needed(1000, cell(1000), 0.02))
     assert f"{needed:,} samples" in found.do[0]
     assert "3.0 points" in plain(found.headline)
+    enough = samples_needed(1000, cell(1000), 0.02)
+    assert "a wider tolerance" in said(line(most=0.03, cells=cell(enough)), n=enough).do[0]
     worst = said(line(most=0.012), line("class", most=0.04, cells=cell(100)), line("class", cells=cell(300)))
     assert [number in plain(worst.headline) for number in ("1.2 points", "4.0 points")] == [True, True]
     # Of several labels all are to be proven, with a power of 90 % together.

@@ -7,6 +7,7 @@ import pytest
 
 from calib_serve import metrics
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.text import percent
 from calib_serve.metrics import evaluate
 from calib_serve.metrics.judging import judge
 
@@ -87,6 +88,7 @@ def test_a_verdict_weighs_as_metrics_do() -> None:
     assert (weighted.headline, weighted.reasons) == (alone.headline, alone.reasons)
     for one, other in zip(weighted.tests, alone.tests, strict=True):
         assert (one.error, one.most) == pytest.approx((other.error, other.most), rel=1e-9)
+    assert f"It is right in {percent(np.average(right, weights=weight))} of" in weighted.reasons[0]
     assert "too little" in weighted.reasons[0]
     assert "too much" in judge(metrics.softmax(z), y).reasons[0]
 

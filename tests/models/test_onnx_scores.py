@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from calib_serve.core.errors import CalibServeError, FuseError, InputError, Mode
 from calib_serve.fit import calibrate_model
 from calib_serve.fuse import fuse_onnx
 from calib_serve.models import load_model
-from calib_serve.scores import softmax
+from calib_serve.scores import GraphOutput, refuse_varying, softmax
 
 D, K = 6, 3
 NAMES = ("dog", "cat", "bird")
@@ -129,6 +130,54 @@ def test_numbers_that_are_names_of_classes_are_found_by_name(tmp_path: Path) -> 
         calibrate_model(path, X, Y, "vector")
 
 
+def test_names_are_of_the_head_that_is_chosen_by_the_scores_or_the_only_ones(tmp_path: Path) -> None:
+    texts, others = np.array(NAMES, object), np.array(NAMES[::-1], object)
+    heads = [
+        make_node("LogSoftmax", ["z"], ["l"]),
+        make_node("Exp", ["l"], ["p"]),
+        CHOICE,
+        make_node("Gather", ["texts", "k"], ["label"]),
+        make_node("Gemm", ["x", "w", "b"], ["of_two"]),
+        make_node("ArgMax", ["of_two"], ["two"], axis=1, keepdims=0),
+        make_node("Gather", ["others", "two"], ["other"]),
+    ]
+    other = make_tensor_value_info("other", TensorProto.STRING, ["n"])
+    path = save(tmp_path / "m.onnx", heads, [SCORES["p"], LABEL, other], texts=texts, others=others)
+    assert load_model(path).class_names == NAMES
+    apart = [
+        SOFTMAX,
+        make_node("Mul", ["z", "two"], ["far"]),
+        make_node("ArgMax", ["far"], ["k"], axis=1, keepdims=0),
+        make_node("Gather", ["texts", "k"], ["label"]),
+    ]
+    path = save(tmp_path / "a.onnx", apart, [SCORES["p"], LABEL], texts=texts, two=np.float32(2))
+    assert load_model(path).class_names == NAMES
+
+
+def test_a_label_by_other_keys_names_no_class(tmp_path: Path) -> None:
+    label = make_node(
+        "LabelEncoder", ["f"], ["label"], domain="ai.onnx.ml", keys_floats=[0.0, 1.0, 2.0],
+        values_strings=NAMES,
+    )  # fmt: skip
+    cast = make_node("Cast", ["k"], ["f"], to=TensorProto.FLOAT)
+    path = save(tmp_path / "m.onnx", [SOFTMAX, CHOICE, cast, label], [LABEL, SCORES["p"]])
+    assert load_model(path).class_names == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "fits"),
+    [
+        (["n", 3], 3, True), (["n", 3], 4, False), (["n", "k"], 3, True), (["n", 3, 1], 3, True),
+        (["n", 1], 2, True), (["n", 1], 3, False), (["n"], 2, False),
+    ],
+)  # fmt: skip
+def test_an_output_fits_by_its_declared_sizes(shape: list[int | str], classes: int, fits: bool) -> None:
+    output = GraphOutput("p", "tensor(float)", shape)
+    assert output.fits(classes, column=False) == fits
+    assert str(output).endswith(str(shape))
+    assert GraphOutput("p", "tensor(float)", ["n"]).fits(2, column=True)
+
+
 def test_two_outputs_that_may_be_scores_are_asked_about(tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", [SOFTMAX], [SCORES["z"], SCORES["p"]])
     with pytest.raises(ModelError, match=r"'z'.*'p'.*--output-name"):
@@ -142,7 +191,7 @@ def test_two_outputs_that_may_be_scores_are_asked_about(tmp_path: Path) -> None:
 def test_a_label_is_never_taken_for_scores(tmp_path: Path) -> None:
     chosen = make_tensor_value_info("k", TensorProto.INT64, ["n"])
     alone = save(tmp_path / "k.onnx", [CHOICE], [chosen])
-    with pytest.raises(ModelError, match=r"no output is declared as scores.*'k' tensor\(int64\)"):
+    with pytest.raises(ModelError, match=r"no output is declared as scores \(n, K\).*'k' tensor\(int64\)"):
         load_model(alone)
     first = load_model(save(tmp_path / "m.onnx", [SOFTMAX, CHOICE], [chosen, SCORES["p"]]))
     np.testing.assert_allclose(softmax(first.logits(X)), softmax(Z), atol=1e-5)
@@ -180,6 +229,32 @@ def test_a_kind_that_nothing_proves_is_asked_about(what: str, tmp_path: Path) ->
 
 PROVED = {
     "logits": ([make_node("Mul", ["z", "half"], ["d"])], "logits"),
+    "pooled logits": (
+        [
+            make_node("Sum", ["z", "z"], ["s"]),
+            make_node("Unsqueeze", ["s", "two"], ["u"]),
+            make_node("GlobalAveragePool", ["u"], ["g"]),
+            make_node("ReduceMean", ["g"], ["d"], axes=[2], keepdims=0),
+        ],
+        "logits",
+    ),
+    "quantised logits": (
+        [
+            make_node("QuantizeLinear", ["x", "scale", "zero"], ["i"]),
+            make_node("QuantizeLinear", ["w", "scale", "zero"], ["v"]),
+            make_node("QLinearMatMul", ["i", "scale", "zero", "v", "scale", "zero", "scale", "zero"], ["q"]),
+            make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        ],
+        "logits",
+    ),
+    # Each number has four million paths to the layer.
+    "doubled logits": (
+        [
+            make_node("Add", [name, name], [after])
+            for name, after in pairwise(["z", *map(str, range(29)), "d"])
+        ],
+        "logits",
+    ),
     "a softmax": ([make_node("Softmax", ["z"], ["d"])], "probabilities"),
     "a log-softmax in parts": (
         [make_node("ReduceLogSumExp", ["z"], ["l"], axes=[1]), make_node("Sub", ["z", "l"], ["d"])],
@@ -199,7 +274,8 @@ PROVED = {
 @pytest.mark.parametrize("what", PROVED)
 def test_a_kind_is_proved_by_an_operator_or_by_sums_of_1(what: str, tmp_path: Path) -> None:
     nodes, kind = PROVED[what]
-    path = save(tmp_path / "m.onnx", nodes, [SCORES["d"]], half=np.float32(0.5), one=np.array([1]))
+    numbers = {"half": np.float32(0.5), "scale": np.float32(0.1), "zero": np.uint8(128)}
+    path = save(tmp_path / "m.onnx", nodes, [SCORES["d"]], one=np.array([1]), two=np.array([2]), **numbers)
     assert load_model(path).outputs == kind
 
 
@@ -247,6 +323,12 @@ def test_a_graph_whose_answers_vary_is_refused_by_its_node(op: str, tmp_path: Pa
     with pytest.raises(CalibServeError, match=f"{op} 'd'"):
         fuse_onnx(path, fitted, tmp_path / "f.onnx", unproven=True, outputs="logits")
     assert not (tmp_path / "f.onnx").exists()
+
+
+def test_answers_may_differ_by_the_rounding_of_their_largest_number() -> None:
+    refuse_varying([[[1e4, 0.0]], [[1e4, 0.5]]], [])
+    with pytest.raises(ModelError, match="from run to run"):
+        refuse_varying([[[1e4, 0.0]], [[1e4, 1.5]]], [])
 
 
 def test_a_dropout_between_layers_is_refused_though_the_optimiser_removes_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sizes import sized
 
+from calib_serve.core.text import points
 from calib_serve.metrics.judging import judge
 from calib_serve.monitor.estimates import Bounds, Estimates, estimate
 from calib_serve.monitor.live_verdict import judge_estimates
@@ -59,9 +60,13 @@ def test_errors_that_cancel_are_off_although_the_mean_is_right() -> None:
 
 @pytest.mark.parametrize(("shift", "words"), [(-0.05, "overconfident"), (0.04, "underconfident")])
 def test_off_says_which_way_and_how_far(shift: float, words: str) -> None:
-    verdict = judge_estimates(live(4, 20_000, lambda c: np.minimum(c + shift, 1)))
+    estimates = live(4, 20_000, lambda c: np.minimum(c + shift, 1))
+    verdict = judge_estimates(estimates)
     assert verdict.level == "off"
     assert verdict.headline.startswith(f"Not calibrated: {words}, on average ")
+    gap, error = verdict.reasons[:2]
+    assert gap.startswith(f"Confidence less accuracy is {100 * estimates.gap.value:+.1f} points ")
+    assert f"the error that remains is {100 * estimates.debiased_ece.value:.1f} points " in error
 
 
 def test_a_calibrated_model_is_hardly_ever_called_off() -> None:
@@ -132,6 +137,7 @@ def test_without_labels_or_with_few_nothing_is_said() -> None:
     assert (none.level, none.headline) == ("too_little", "Too little to say anything: no labels yet.")
     few = judge_estimates(live(1, 3, lambda c: c))
     assert (few.level, few.tests) == ("too_little", ())
+    assert few.headline == "Too little to say anything: 3 labels."
     assert judge_estimates(live(1, 20, lambda c: c)).level == "too_little"
 
 
@@ -148,4 +154,7 @@ def test_labels_missing_for_unknown_reasons_are_judged_by_bounds(
 ) -> None:
     fine = live(1, 1000, lambda c: c)
     unknown = replace(fine, missing="unknown", worst=Bounds((0.7, 0.9), gap, unseen=0.2))
-    assert judge_estimates(unknown, tolerance=0.01).level == found
+    verdict = judge_estimates(unknown, tolerance=0.01)
+    assert verdict.level == found
+    way, least = ("overconfident", gap[0]) if gap[0] > 0 else ("underconfident", -gap[1])
+    assert (f"Not calibrated: {way} by {points(least)} at least" in verdict.headline) == (found == "off")
