@@ -313,6 +313,12 @@ def test_files_that_are_no_models_are_refused(tmp_path) -> None:
     torch.export.save(program, str(tmp_path / "two.pt2"))
     with pytest.raises(ModelError, match="the file does not say what it takes: give input_shape"):
         load_model(tmp_path / "two.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        two = (torch.rand(2, *SHAPE), torch.rand(2, 5))
+        torch.onnx.export(OfTwo().eval(), two, str(tmp_path / "two.onnx"), dynamo=False)
+    with pytest.raises(ModelError, match="must take one tensor"):
+        load_model(tmp_path / "two.onnx", input_shape=SHAPE)
 
 
 def number() -> int:
