@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -208,6 +209,13 @@ def test_class_shares_are_shown_and_the_corrected_artifact_is_written_once(folde
     assert calib_serve("fit", "many.npz", "--method", "temperature", "-o", "g").exit_code == 0
     moved = calib_serve("refit", "prior", "g", "moved.npz", "-o", "corrected")
     assert "written to corrected; it has no reference" in moved.stderr
+    now = [
+        list(map(float, re.findall(r"[\d.]+", line.split("│")[3])))
+        for line in moved.stdout.splitlines()
+        if "[" in line
+    ]
+    assert len(now) == 3
+    assert all(low < share < high for share, low, high in now)
     z = np.zeros((1, 3))  # for which the shares are all there is
     assert Artifact.load("corrected").probs(z)[0, 0] < 0.15 < Artifact.load("g").probs(z)[0, 0]
     said = calib_serve("refit", "prior", "f", "s.npz", "-o", "f")

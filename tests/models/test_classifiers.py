@@ -14,9 +14,9 @@ from gpus import needs_gpu_of_torch
 from safetensors.torch import save_file
 from torch import nn
 
-from calib_serve.artifact import InputShift
+from calib_serve.artifact import Artifact, InputShift, LogitMap, ModelFacts
 from calib_serve.core.errors import CalibServeError, InputError, ModelError, ShapeError
-from calib_serve.models import from_module, load_model
+from calib_serve.models import from_module, load_model, logits_under
 
 SHAPE = (1, 6, 6)
 X = np.random.default_rng(0).random((21, *SHAPE), dtype=np.float32)
@@ -125,6 +125,10 @@ def test_a_softmax_at_the_end_is_seen_and_its_features_refused(after, kind, save
     np.testing.assert_allclose(model.logits(X), again, atol=1e-4)
     with pytest.raises(ModelError, match="softmax"):
         model.features(X)
+    vector = LogitMap(np.linspace(0.5, 1, plain.shape[1]), np.zeros(plain.shape[1]))
+    fitted = Artifact((vector,), method="vector", classes=plain.shape[1], model=ModelFacts(outputs="logits"))
+    with pytest.raises(InputError, match="fitted on logits"):
+        logits_under(model, X, fitted)
 
 
 def test_a_model_in_training_mode_is_refused_however_it_was_saved(tmp_path) -> None:
@@ -309,6 +313,12 @@ def test_files_that_are_no_models_are_refused(tmp_path) -> None:
     torch.export.save(program, str(tmp_path / "two.pt2"))
     with pytest.raises(ModelError, match="the file does not say what it takes: give input_shape"):
         load_model(tmp_path / "two.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        two = (torch.rand(2, *SHAPE), torch.rand(2, 5))
+        torch.onnx.export(OfTwo().eval(), two, str(tmp_path / "two.onnx"), dynamo=False)
+    with pytest.raises(ModelError, match="must take one tensor"):
+        load_model(tmp_path / "two.onnx", input_shape=SHAPE)
 
 
 def number() -> int:

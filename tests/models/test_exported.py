@@ -50,10 +50,11 @@ MANY = 2**63 - 1
         (None, False, (8, 8)),
         (Dim("n"), False, (1, MANY)),
         (Dim("n", max=16), False, (1, 16)),
+        (Dim("n", min=3), False, (3, MANY)),
         (Dim.AUTO, False, (1, MANY)),
         (Dim.AUTO, True, (5, MANY)),
     ],
-    ids=["fixed", "free", "at most 16", "automatic", "at least 5"],
+    ids=["fixed", "free", "at most 16", "at least 3", "automatic", "at least 5"],
 )
 def test_an_archive_s_program_is_run_in_batches_that_it_takes(dim, branches, takes, tmp_path) -> None:
     path = exported(tmp_path / "model.pt2", dim, branches=branches)

@@ -160,7 +160,8 @@ def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
         if turn and np.abs(new - theta).max() <= _CLOSE:
             return pooled, _Found(own, covariances, weights, new, design)
         # Half way, and later less: two states may take turns, as the variance answers each move.
-        theta = theta + (new - theta) / (2 + turn // 25)
+        # And never far: of one score and an outlier the quadratic may lead to a slope that overflows.
+        theta = theta + np.clip(new - theta, -2, 2) / (2 + turn // 25)
     raise FitError(f"the fit by source did not converge in {_TURNS} turns; look for extreme scores")
 
 

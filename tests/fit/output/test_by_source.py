@@ -17,7 +17,7 @@ from calib_serve.core.errors import ArtifactError, CalibServeError, FitError, In
 from calib_serve.fit import calibrate, decide, refit, with_prior
 from calib_serve.fit.output.by_source import BY_SOURCE, between_sources, shrunk
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.scores import Scores, softmax
+from calib_serve.scores import Scores, sigmoid, softmax
 
 SITES = ("east", "north", "south", "west")
 
@@ -73,6 +73,32 @@ def test_the_shrunk_parameter_is_the_weighted_mean_of_the_own_and_the_common_one
         between = artifact.fit["log_temperature"]["between"] ** 2
         assert of["weight"] == pytest.approx(between / (between + of["standard_error"] ** 2), abs=1e-12)
     assert artifact.at("elsewhere").temperature == pytest.approx(np.exp(mean))
+
+
+def test_facts_are_of_named_parameters_around_the_mean_score() -> None:
+    z, *_ = samples(classes=2)
+    for method, keys in (("intercept", {"intercept"}), ("logistic", {"log_slope", "intercept"})):
+        fit = fitted(method, classes=2).fit
+        assert fit["centre"] == pytest.approx((z[:, 1] - z[:, 0]).mean() if len(keys) == 2 else 0)
+        assert keys <= {*fit.facts}
+        assert {*fit["sources"]["east"]} == {"n", *keys}
+
+
+@pytest.mark.parametrize("score", [10, 40, 100, 1000])
+def test_a_source_of_one_score_and_an_outlier_that_is_wrong_has_a_flat_map_or_is_refused(
+    score: float,
+) -> None:
+    rng = np.random.default_rng(0)
+    z, site = 3 * rng.normal(size=400), np.array(SITES)[rng.integers(0, 4, 400)]
+    y = (sigmoid(z / 2 - 1) > rng.random(400)).astype(int)
+    z, y, site = np.r_[z, [4.0] * 30, score], np.r_[y, [1] * 30, 0], np.r_[site, ["odd"] * 31]
+    how: dict[str, Any] = {"outputs": "logit", "by": {"site": site}, "cross_validate": False}
+    if score == 10:
+        with pytest.raises(FitError, match="did not converge"):
+            calibrate(z, y, "logistic", **how)
+        return
+    p = calibrate(z, y, "logistic", **how).at("odd").probs([4.0, score])
+    assert p[0, 1] == pytest.approx(30 / 31, abs=0.1)
 
 
 def test_the_variance_between_sources_solves_its_equation_or_is_0() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,13 +57,24 @@ def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harm
     artifact = select(Samples.of(*draw(800)), candidates=["temperature", "forgetful"])
     refused = row(artifact, "forgetful").refused
     assert "accuracy falls by" in refused
-    assert "interval" in refused
+    assert_significant(refused)
     assert artifact.method == "temperature"
+
+
+def assert_significant(refused: str) -> None:
+    """The interval of the fall holds its value, and lies above the tolerance."""
+    value, low, high, tolerance = map(float, re.findall(r"\d+\.\d+", refused))
+    assert tolerance == 0.005 < low < value < high
 
 
 def test_a_method_that_is_equally_sure_of_all_is_refused_for_its_refinement(harmful):
     artifact = select(Samples.of(*draw(800, t=1.0)), candidates=["temperature", "dull"])
     assert "refinement AUROC falls by" in row(artifact, "dull").refused
+    assert_significant(row(artifact, "dull").refused)
+    # A better NLL alone does not pay for it: the Brier score is worse.
+    one_score = select(Samples.of(*draw(1500)), candidates=["dull"])
+    assert row(one_score, "dull").score < row(one_score, "none").score
+    assert "refinement AUROC falls by" in row(one_score, "dull").refused
     # Where the proper scores gain as a whole, they may pay for it with refinement.
     assert row(select(Samples.of(*draw(800, t=9.0)), candidates=["dull"]), "dull").refused is None
 

@@ -100,10 +100,16 @@ def test_strengths_fall_no_further_than_the_samples_of_a_class_allow(classes: in
     assert set(tried) <= set(strengths_of(10 * n, classes))
 
 
-def test_one_fold_of_many_samples_gives_the_average_of_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+def confused(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of four classes, each of which depends on those of the others."""
     rng = np.random.default_rng(3)
-    z = 3 * rng.standard_normal((8000, 4))
-    y = (z @ (np.eye(4) / 2 + 0.1 * rng.standard_normal((4, 4))) + rng.gumbel(size=z.shape)).argmax(axis=1)
+    z = 3 * rng.standard_normal((n, 4))
+    mixed = z @ (np.eye(4) / 2 + 0.1 * rng.standard_normal((4, 4)))
+    return z, (mixed + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+def test_one_fold_of_many_samples_gives_the_average_of_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = confused(8000)
     samples = Samples.of(z, y)
     folds = fit_structured_average(samples)
     monkeypatch.setattr(averaged, "MEASURED", MEASURED._replace(most_samples_cross_validated=4000))
@@ -111,3 +117,11 @@ def test_one_fold_of_many_samples_gives_the_average_of_all_folds(monkeypatch: py
     assert nll(one.of_logits(z), y) == pytest.approx(nll(folds.of_logits(z), y), abs=1e-3)
     assert (one.of_logits(z) != folds.of_logits(z)).any()
     assert np.isfinite(list(one.fit["held_out_nll"].values())).all()
+
+
+def test_where_classes_are_confused_in_pairs_matrices_are_the_best_members() -> None:
+    samples = Samples.of(*confused(1500))
+    losses = fit_structured_average(samples).fit["held_out_nll"]
+    of = {kind: [nll for name, nll in losses.items() if kind in name] for kind in ("vector", "matrix")}
+    assert min(map(len, of.values())) > 1
+    assert max(of["matrix"]) < min(of["vector"]) < losses["temperature"] < losses["none"]
