@@ -427,6 +427,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "no such place": (CLASS, "z", {"seam": "net"}, "has no 'net' .Mine has no 'net'.; found: model"),
     "no such output": (CLASS, "z", {"output": "logits"}, "Tensor .1, 5. .*where its logits was expected"),
+    "no place at all": (LATE, "z", {"seam": "model"}, "Mine has no 'model'.; found: none"),
     "no place for others": (CLASS, "z", {"seam": "mapping"}, "mapping is dict: no network, session or func"),
     "no inference": (CLASS, "z", {"seam": "inference"}, "this handler has no inference"),
     "parts of a reply": (
