@@ -285,6 +285,7 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "logits of labels": (SIGMOID, "z", {"kind": "label_logits"}),
     "probabilities of labels": (AS_IT_IS, "torch.sigmoid(z)", {"kind": "label_probabilities"}),
+    "probabilities of labels, in place": (AS_IT_IS, "z.sigmoid_()", {"kind": "label_probabilities"}),
     "a list of one mapping": (
         "    def reply(self, z):\n        return named(torch.softmax(z[0]['scores'], 1))\n",
         "[{'scores': z}]",
