@@ -97,7 +97,9 @@ def open_session(
             settings.register_custom_ops_library(str(custom_ops))
         session = ort.InferenceSession(source, settings, providers=[w for w in wanted if w[0] in offered])
     except Exception as error:  # onnxruntime raises a dozen unrelated types
-        raise ModelError(f"onnxruntime cannot load {name}: {error}") from error
+        # The path once: where it is long, twice would cut the reason off in shorter messages.
+        reason = str(error).replace(f"Load model from {name} failed:", "")
+        raise ModelError(f"onnxruntime cannot load {name}: {reason}") from error
     taken = session.get_providers()
     if first not in taken and not allow_fallback:
         raise ModelError(f"{device} was asked for, but onnxruntime fell back to {taken}; {_HELP}")

@@ -84,8 +84,9 @@ def test_what_is_made_of_equal_numbers_is_said_to_be_raw(made: str, kind: str, t
 
 
 def test_another_head_of_the_same_features_is_independent(tmp_path: Path) -> None:
-    more = "c = MatMul(h, other) q = Softmax(c) " + DECIDES + "(q) s = ReduceMax <axes: ints = [1]> (q)"
-    model = graph(NETWORK + more, outputs=SHOWN + ", float[n, 1] s, float[n, 3] h")
+    more = "c = MatMul(h, other) q = Softmax(c) " + DECIDES + "(q) s = ReduceMax <axes: ints = [1]> (q) "
+    more += "loss = ReduceMean <keepdims: int = 0> (c)"
+    model = graph(NETWORK + more, outputs=SHOWN + ", float[n, 1] s, float[n, 3] h, float loss")
     report, _ = fused(model, tmp_path, BIAS, output_name="y")
     assert {one.status for one in report.statuses[1:]} == {"independent"}
 

@@ -41,6 +41,9 @@ MASKS = {
     "added": (FLOAT, NUMBERS + "b = Sub(one, m) c = Mul(b, big) v = Add(z, c)"),
     "taken away": (FLOAT, NUMBERS + "b = Sub(one, m) a = Neg(big) c = Mul(a, b) v = Sub(z, c)"),
     "added first": (BOOL, NUMBERS + "o = Constant <value = float {0}> () c = Where(m, o, big) v = Add(c, z)"),
+    "of a bounded one": (
+        FLOAT, NUMBERS + "a = Clip(m, , one) b = Sub(one, a) c = Mul(b, big) v = Add(z, c)",
+    ),
     "logarithm": (
         FLOAT, "a = Constant <value = float {-3.4e38}> () b = Log(m) c = Max(b, a) v = Add(z, c)",
     ),

@@ -219,6 +219,12 @@ def test_inputs_that_cannot_be_generated_are_asked_for() -> None:
             inputs_of(inputs)
 
 
+def test_weights_that_are_inputs_too_and_the_names_of_sources_are_not_made_up() -> None:
+    model = graph("y = Mul(x, w)", "float[n, 3] x, float[3] w, string[n] s")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, "f4"), "w"))
+    assert generate(ir.from_proto(model).graph, by="s").keys() == {"x"}
+
+
 ONLY_BY_ONNX = "b = Cast <to: int = 16> (x) c = Neg(b) d = Neg(c) z = Cast <to: int = 1> (d)"
 
 

@@ -34,8 +34,9 @@ def test_devices_by_name():
 
 def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(model()[:50])
-    with pytest.raises(ModelError, match=r"onnxruntime cannot load .*m\.onnx"):
+    with pytest.raises(ModelError, match=r"onnxruntime cannot load .*m\.onnx") as refused:
         open_session(tmp_path / "m.onnx")
+    assert str(refused.value).count("m.onnx") == 1, "its path may be long, and what is shown is cut"
     with pytest.raises(ModelError, match="cannot load a model of 7 bytes"):
         open_session(b"nothing")
 

@@ -151,3 +151,15 @@ def test_a_trial_is_waited_for_while_it_goes_on(tmp_path: Path, monkeypatch: pyt
     watch(*[""] * 100)
     with pytest.raises(ModelError, match="did not load within 900 s;"):
         watch(*[""] * 300, seconds=900.0)
+
+
+def test_a_handler_that_ends_without_a_result_is_refused_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: Any, stdout: Any, **__: Any) -> Process:
+        stdout.write(b"loading\nout of memory\n")
+        return Process(tmp_path / "done", code=137)
+
+    monkeypatch.setattr(_trial.subprocess, "Popen", started)
+    with pytest.raises(ModelError, match=r"ended \(code 137\); its last words:\n  loading\n  out of memory$"):
+        _trial.run_trial(tmp_path, "look", {}, seconds=10.0)

@@ -285,6 +285,7 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "logits of labels": (SIGMOID, "z", {"kind": "label_logits"}),
     "probabilities of labels": (AS_IT_IS, "torch.sigmoid(z)", {"kind": "label_probabilities"}),
+    "probabilities of labels, in place": (AS_IT_IS, "z.sigmoid_()", {"kind": "label_probabilities"}),
     "a list of one mapping": (
         "    def reply(self, z):\n        return named(torch.softmax(z[0]['scores'], 1))\n",
         "[{'scores': z}]",
@@ -427,6 +428,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "no such place": (CLASS, "z", {"seam": "net"}, "has no 'net' .Mine has no 'net'.; found: model"),
     "no such output": (CLASS, "z", {"output": "logits"}, "Tensor .1, 5. .*where its logits was expected"),
+    "no place at all": (LATE, "z", {"seam": "model"}, "Mine has no 'model'.; found: none"),
     "no place for others": (CLASS, "z", {"seam": "mapping"}, "mapping is dict: no network, session or func"),
     "no inference": (CLASS, "z", {"seam": "inference"}, "this handler has no inference"),
     "parts of a reply": (
