@@ -96,7 +96,8 @@ def test_state_moves_whole_at_any_label(block):
     c = draw(rng, 700)
     y = labels(rng, c, 0.1)
     told = {"predicted": rng.integers(0, 40, 700), "group": rng.integers(0, 300, 700).astype(np.uint64)}
-    stays, moved = Detector(arl=500, block=block), Detector(arl=500, block=block)
+    stays, moved = (Detector(arl=500, tolerance=0.01, bins=12, block=block) for _ in range(2))
+    assert stays.log_evidence == -math.inf
     alarms, heard = [], []
     for at in range(0, 700, 97):
         batch = slice(at, at + 97)
