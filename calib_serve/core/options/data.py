@@ -1,6 +1,6 @@
 """Options of the samples to fit or measure: scores of a file, or a model or archive with its data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -31,7 +31,8 @@ class BySchema(Checked):
     @property
     def of_file(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.read``, but for the split."""
-        return {} if self.schema is None else {"schema": self.schema}
+        known = {field.name: getattr(self, field.name, None) for field in fields(FileOptions)}
+        return {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,6 @@ class Grouped(BySchema):
 
     groups: Any = None
     """Which samples belong together, such as one patient's: a column, or an npy file."""
-
-    @property
-    def of_file(self) -> dict[str, Any]:
-        """The given options, as keyword arguments of ``Scores.read``, but for the split."""
-        return given_fields(Grouped, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +91,6 @@ class FileOptions(ScoresOptions):
 
     labels: str | None = None
     """The labels: a column or array of the file, or an npy file."""
-
-    @property
-    def of_file(self) -> dict[str, Any]:
-        """The given options, as keyword arguments of ``Scores.read``, but for the split."""
-        return given_fields(FileOptions, self)
 
 
 @dataclass(frozen=True, kw_only=True)
